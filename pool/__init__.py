@@ -1,0 +1,1 @@
+"""The product: domain, tables, queries, services, loops, telemetry and the gateway."""

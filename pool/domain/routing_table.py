@@ -1,0 +1,188 @@
+"""The routing table: all that a gateway needs to serve, frozen, ordered by (epoch, version), as signed bytes.
+
+Bytes: `SLUICE1 <hex HMAC>\\n<JSON>`. Only replicas that may take traffic are in it.
+"""
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal
+
+from pool.domain.errors import PoolError
+from pool.domain.signing import sign_table
+
+EngineKind = Literal["vllm", "sim"]
+
+_MAGIC = b"SLUICE1 "
+
+
+class TableInvalid(PoolError):
+    """The bytes are no routing table, were signed with another secret, or were changed."""
+
+    code: ClassVar[str] = "routing_table_invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRoute:
+    name: str
+    max_prompt_tokens: int | None
+    """Prompts below this length belong to the lane; None = no bound (the longest lane)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRoute:
+    number: int
+    weights: dict[int, int]
+    """Release number → percent, sum 100."""
+    lanes: dict[str, dict[int, int]]
+    """Weights that replace the general ones in a lane."""
+    pins: dict[str, int]
+    """Label of a caller's key → release number."""
+    shadow: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRoute:
+    id: str
+    generation: int
+    node: str
+    address: str
+    """`unix:/path.sock` or `http://host:port`."""
+    lane: str | None
+    """None = all lanes."""
+    max_model_len: int | None
+    slots: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRoute:
+    number: int
+    version: str
+    profile: str
+    engine: EngineKind
+    replicas: tuple[ReplicaRoute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRoute:
+    name: str
+    lanes: tuple[LaneRoute, ...]
+    plan: PlanRoute | None
+    releases: tuple[ReleaseRoute, ...]
+    starting: int
+    """Replicas that are on their way to ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRoute:
+    digest: str
+    name: str
+    tier: str
+    models: tuple[str, ...] | None
+    """None = all models."""
+    may_pin: bool
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingTable:
+    installation: str
+    epoch: int
+    version: int
+    models: tuple[ModelRoute, ...]
+    keys: tuple[KeyRoute, ...]
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.epoch, self.version)
+
+    def to_bytes(self, secret: str) -> bytes:
+        """The same table gives the same bytes."""
+        payload = json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
+        return _MAGIC + sign_table(secret, payload).encode() + b"\n" + payload
+
+    @classmethod
+    def from_bytes(cls, content: bytes, secret: str) -> "RoutingTable":
+        """Raises TableInvalid; the signature is checked before anything is parsed."""
+        payload = _verify(content, secret)
+        try:
+            return _read_table(json.loads(payload))
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise TableInvalid("The routing table is signed but has another shape: versions differ.") from exc
+
+
+def _verify(content: bytes, secret: str) -> bytes:
+    head, newline, payload = content.partition(b"\n")
+    if not newline or not head.startswith(_MAGIC):
+        raise TableInvalid("The bytes are no routing table.", size_bytes=len(content))
+    if not hmac.compare_digest(head[len(_MAGIC) :], sign_table(secret, payload).encode()):
+        raise TableInvalid("The routing table's signature does not fit: all hosts need the same secret key.")
+    return payload
+
+
+def _read_table(fields: Mapping[str, Any]) -> RoutingTable:
+    return RoutingTable(
+        installation=str(fields["installation"]),
+        epoch=int(fields["epoch"]),
+        version=int(fields["version"]),
+        models=tuple(_read_model(model) for model in fields["models"]),
+        keys=tuple(_read_key(key) for key in fields["keys"]),
+    )
+
+
+def _read_model(fields: Mapping[str, Any]) -> ModelRoute:
+    return ModelRoute(
+        name=fields["name"],
+        lanes=tuple(LaneRoute(lane["name"], lane["max_prompt_tokens"]) for lane in fields["lanes"]),
+        plan=None if fields["plan"] is None else _read_plan(fields["plan"]),
+        releases=tuple(_read_release(release) for release in fields["releases"]),
+        starting=int(fields["starting"]),
+    )
+
+
+def _read_plan(fields: Mapping[str, Any]) -> PlanRoute:
+    return PlanRoute(
+        number=int(fields["number"]),
+        weights=_read_weights(fields["weights"]),
+        lanes={lane: _read_weights(weights) for lane, weights in fields["lanes"].items()},
+        pins={label: int(number) for label, number in fields["pins"].items()},
+        shadow=fields["shadow"],
+    )
+
+
+def _read_weights(fields: Mapping[str, Any]) -> dict[int, int]:
+    return {int(number): int(percent) for number, percent in fields.items()}
+
+
+def _read_release(fields: Mapping[str, Any]) -> ReleaseRoute:
+    return ReleaseRoute(
+        number=int(fields["number"]),
+        version=fields["version"],
+        profile=fields["profile"],
+        engine=fields["engine"],
+        replicas=tuple(_read_replica(replica) for replica in fields["replicas"]),
+    )
+
+
+def _read_replica(fields: Mapping[str, Any]) -> ReplicaRoute:
+    return ReplicaRoute(
+        id=fields["id"],
+        generation=int(fields["generation"]),
+        node=fields["node"],
+        address=fields["address"],
+        lane=fields["lane"],
+        max_model_len=fields["max_model_len"],
+        slots=fields["slots"],
+    )
+
+
+def _read_key(fields: Mapping[str, Any]) -> KeyRoute:
+    return KeyRoute(
+        digest=fields["digest"],
+        name=fields["name"],
+        tier=fields["tier"],
+        models=None if fields["models"] is None else tuple(fields["models"]),
+        may_pin=bool(fields["may_pin"]),
+        label=fields["label"],
+    )
