@@ -1,7 +1,7 @@
 """Typed reads of the process environment: the only place that looks at it. Holds no settings itself.
 
 Each reader takes the variable's name and a default. Without a default an unset variable stops the start. An
-empty value counts as unset. A bad value raises ConfigError, which names the variable but never shows a secret.
+empty value counts as unset. A bad value raises ConfigError, which names the variable and shows no secret.
 """
 
 import json
@@ -67,7 +67,7 @@ def env_json(name: str, default: D | _Unset = _REQUIRED) -> object | D:
 
 
 def env_secret(name: str, default: D | _Unset = _REQUIRED) -> str | D:
-    """The value of NAME, else the content of the file that NAME_FILE names (surrounding white space removed)."""
+    """The value of NAME, else the content of the file that NAME_FILE names (stripped)."""
     value = os.environ.get(name, "")
     file = os.environ.get(f"{name}_FILE", "")
     if value and file:

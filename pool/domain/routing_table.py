@@ -97,19 +97,20 @@ class RoutingTable:
     def order(self) -> tuple[int, int]:
         return (self.epoch, self.version)
 
-    def to_bytes(self, secret: str) -> bytes:
-        """The same table gives the same bytes."""
-        payload = json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
-        return _MAGIC + sign_table(secret, payload).encode() + b"\n" + payload
 
-    @classmethod
-    def from_bytes(cls, content: bytes, secret: str) -> "RoutingTable":
-        """Raises TableInvalid; the signature is checked before anything is parsed."""
-        payload = _verify(content, secret)
-        try:
-            return _read_table(json.loads(payload))
-        except (KeyError, TypeError, ValueError, AttributeError) as exc:
-            raise TableInvalid("The routing table is signed but has another shape: versions differ.") from exc
+def to_bytes(table: RoutingTable, secret: str) -> bytes:
+    """The same table gives the same bytes."""
+    payload = json.dumps(asdict(table), separators=(",", ":"), sort_keys=True).encode()
+    return _MAGIC + sign_table(secret, payload).encode() + b"\n" + payload
+
+
+def from_bytes(content: bytes, secret: str) -> RoutingTable:
+    """Raises TableInvalid; the signature is checked before anything is parsed."""
+    payload = _verify(content, secret)
+    try:
+        return _read_table(json.loads(payload))
+    except (KeyError, TypeError, ValueError, AttributeError) as exc:
+        raise TableInvalid("The routing table is signed but has another shape: versions differ.") from exc
 
 
 def _verify(content: bytes, secret: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What is derived from the one secret that all hosts share: engine keys, digests of callers' keys, signatures."""
+"""What is derived from the secret that all hosts share: engine keys, digests of callers' keys, signatures."""
 
 import hashlib
 import hmac
