@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from pool.domain.errors import PoolError
-from pool.domain.signing import sign_table
+from pool.domain.signing import Secret, sign_table
 
 EngineKind = Literal["vllm", "sim"]
 
@@ -98,13 +98,13 @@ class RoutingTable:
         return (self.epoch, self.version)
 
 
-def to_bytes(table: RoutingTable, secret: str) -> bytes:
+def to_bytes(table: RoutingTable, secret: Secret) -> bytes:
     """The same table gives the same bytes."""
     payload = json.dumps(asdict(table), separators=(",", ":"), sort_keys=True).encode()
     return _MAGIC + sign_table(secret, payload).encode() + b"\n" + payload
 
 
-def from_bytes(content: bytes, secret: str) -> RoutingTable:
+def from_bytes(content: bytes, secret: Secret) -> RoutingTable:
     """Raises TableInvalid; the signature is checked before anything is parsed."""
     payload = _verify(content, secret)
     try:
@@ -113,7 +113,7 @@ def from_bytes(content: bytes, secret: str) -> RoutingTable:
         raise TableInvalid("The routing table is signed but has another shape: versions differ.") from exc
 
 
-def _verify(content: bytes, secret: str) -> bytes:
+def _verify(content: bytes, secret: Secret) -> bytes:
     head, newline, payload = content.partition(b"\n")
     if not newline or not head.startswith(_MAGIC):
         raise TableInvalid("The bytes are no routing table.", size_bytes=len(content))

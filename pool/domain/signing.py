@@ -3,25 +3,27 @@
 import hashlib
 import hmac
 
+Secret = str | bytes
 
-def derive_engine_key(secret: str, *, replica_id: str, generation: int) -> str:
+
+def derive_engine_key(secret: Secret, *, replica_id: str, generation: int) -> str:
     """The key that an engine demands and a gateway sends; stored nowhere."""
     return _hex_hmac(secret, f"engine:{replica_id}:{generation}".encode())
 
 
-def digest_key(secret: str, key: str) -> str:
+def digest_key(secret: Secret, key: str) -> str:
     """What is stored of a caller's key."""
     return _hex_hmac(secret, b"key:" + key.encode())
 
 
-def derive_internal_token(secret: str) -> str:
+def derive_internal_token(secret: Secret) -> str:
     """What a gateway shows at web's internal endpoint."""
     return _hex_hmac(secret, b"internal")
 
 
-def sign_table(secret: str, payload: bytes) -> str:
+def sign_table(secret: Secret, payload: bytes) -> str:
     return _hex_hmac(secret, b"table:" + payload)
 
 
-def _hex_hmac(secret: str, text: bytes) -> str:
-    return hmac.new(secret.encode(), text, hashlib.sha256).hexdigest()
+def _hex_hmac(secret: Secret, text: bytes) -> str:
+    return hmac.new(secret.encode() if isinstance(secret, str) else secret, text, hashlib.sha256).hexdigest()
