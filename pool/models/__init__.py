@@ -1,0 +1,46 @@
+"""Thin tables with their constraints, a file per aggregate. Nothing here decides."""
+
+from pool.models.access import ApiToken, AuditEntry, IdempotencyRecord, Key, LoopLease
+from pool.models.catalog import (
+    Lane,
+    Model,
+    Profile,
+    Release,
+    ReleaseProfile,
+    Scale,
+    Version,
+    VersionPresence,
+)
+from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
+from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
+from pool.models.traffic import GatewayInstance, Plan, PlanInForce, RoutingState
+
+__all__ = [
+    "ApiToken",
+    "AuditEntry",
+    "Device",
+    "DeviceClaim",
+    "DeviceMemory",
+    "GatewayInstance",
+    "IdempotencyRecord",
+    "Intent",
+    "Key",
+    "Lane",
+    "LoopLease",
+    "Model",
+    "Node",
+    "NodeLease",
+    "PhaseChange",
+    "Plan",
+    "PlanInForce",
+    "PortReservation",
+    "Profile",
+    "Release",
+    "ReleaseProfile",
+    "Replica",
+    "RoutingState",
+    "Runtime",
+    "Scale",
+    "Version",
+    "VersionPresence",
+]

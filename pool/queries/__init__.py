@@ -1,0 +1,1 @@
+"""Reads for pages, API and loops: plain dataclasses, a fixed number of SQL queries."""

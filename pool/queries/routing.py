@@ -1,0 +1,106 @@
+"""What the routing table is made of, read in a fixed number of queries."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pool.domain.routing_table import (
+    KeyRoute,
+    LaneRoute,
+    ModelRoute,
+    PlanRoute,
+    ReleaseRoute,
+    ReplicaRoute,
+)
+from pool.models import Key, Lane, Model, Plan, PlanInForce, Release, Replica, Runtime
+
+COMING_PHASES = ("pending", "starting", "loading", "warming")
+
+
+def load_model_routes() -> tuple[ModelRoute, ...]:
+    lanes: dict[int, list[LaneRoute]] = defaultdict(list)
+    for lane in Lane.objects.order_by("model_id", "position"):
+        lanes[lane.model_id].append(LaneRoute(name=lane.name, max_prompt_tokens=lane.max_prompt_tokens))
+    plans = {row.model_id: row.plan for row in PlanInForce.objects.select_related("plan")}
+    replicas, coming = _load_replicas()
+    releases = _load_releases(replicas)
+    return tuple(
+        ModelRoute(
+            name=model.name,
+            lanes=tuple(lanes[model.pk]),
+            plan=_plan_route(plans[model.pk]) if model.pk in plans else None,
+            releases=tuple(releases[model.pk]),
+            starting=coming[model.pk],
+        )
+        for model in Model.objects.order_by("name")
+    )
+
+
+def load_key_routes() -> tuple[KeyRoute, ...]:
+    return tuple(
+        KeyRoute(
+            digest=key.digest,
+            name=key.name,
+            tier=key.tier,
+            models=None if key.allowed_models is None else tuple(key.allowed_models),
+            may_pin=key.may_pin,
+            label=key.label,
+        )
+        for key in Key.objects.filter(revoked_at=None).order_by("name")
+    )
+
+
+def _plan_route(plan: Plan) -> PlanRoute:
+    return PlanRoute(
+        number=plan.number,
+        weights={int(release): percent for release, percent in plan.weights.items()},
+        lanes={
+            lane: {int(release): percent for release, percent in weights.items()}
+            for lane, weights in plan.lanes.items()
+        },
+        pins={name: int(release) for name, release in plan.pins.items()},
+        shadow=plan.shadow,
+    )
+
+
+def _load_replicas() -> tuple[dict[int, list[ReplicaRoute]], dict[int, int]]:
+    routes: dict[int, list[ReplicaRoute]] = defaultdict(list)
+    coming: dict[int, int] = defaultdict(int)
+    rows = Replica.objects.filter(phase__in=[*COMING_PHASES, "ready"]).select_related("release", "node")
+    for row in rows.order_by("id"):
+        if row.phase != "ready":
+            coming[row.release.model_id] += row.wish == "run"
+            continue
+        assert row.node is not None
+        routes[row.release_id].append(
+            ReplicaRoute(
+                id=row.pk,
+                generation=row.generation,
+                node=row.node.name,
+                address=row.address,
+                lane=row.lane or None,
+                max_model_len=row.max_model_len,
+                slots=row.figures.get("max_num_seqs"),
+            )
+        )
+    return routes, coming
+
+
+def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[ReleaseRoute]]:
+    named = [int(n) for weights in Plan.objects.filter(in_force__isnull=False).values_list("weights", flat=True) for n in weights]
+    kinds = dict(Runtime.objects.values_list("name", "kind"))
+    routes: dict[int, list[ReleaseRoute]] = defaultdict(list)
+    rows = Release.objects.filter(pk__in=replicas) | Release.objects.filter(
+        number__in=named, model__in_force__isnull=False
+    )
+    for row in rows.select_related("version").prefetch_related("profiles__profile").order_by("number"):
+        routes[row.model_id].append(
+            ReleaseRoute(
+                number=row.number,
+                version=row.version.name,
+                profile=", ".join(sorted(use.profile.name for use in row.profiles.all())),
+                engine=kinds.get(row.runtime, "vllm"),
+                replicas=tuple(replicas.get(row.pk, ())),
+            )
+        )
+    return routes

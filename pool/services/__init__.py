@@ -1,0 +1,1 @@
+"""Writes: one function is one use case, one transaction and one audit row."""

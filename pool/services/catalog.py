@@ -1,0 +1,285 @@
+"""Models with their lanes, versions, profiles and releases: registered, never changed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from pool.domain.names import check_name
+from pool.models import (
+    Lane,
+    Model,
+    Node,
+    Profile,
+    Release,
+    ReleaseProfile,
+    Replica,
+    Runtime,
+    Scale,
+    Version,
+    VersionPresence,
+)
+from pool.services.audit import Actor, record
+from pool.services.errors import Conflict, Invalid, not_found
+from pool.services.routing import rebuild_table
+
+
+@dataclass(frozen=True)
+class LaneWish:
+    """`max_prompt_tokens` None: up to the context. Lanes are given from short to long."""
+
+    name: str
+    max_prompt_tokens: int | None
+    concurrency: int
+    ttft_target_ms: int
+
+
+@dataclass(frozen=True)
+class ReleaseWish:
+    """`profiles` maps a lane to a profile's name; the empty lane stands for all lanes."""
+
+    version: str
+    runtime: str
+    profiles: dict[str, str]
+    replicas: int = 0
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class VersionWish:
+    """What a source turned out to hold: facts from its config, sizes of its files (hashes may follow)."""
+
+    source: str
+    revision: str = ""
+    name: str = ""
+    manifest: dict[str, object] | None = None
+    facts: dict[str, object] | None = None
+    remote_code_approved: bool = False
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+def find_model(name: str) -> Model:
+    model = Model.objects.filter(name=name).first()
+    if model is None:
+        raise not_found("model", name)
+    return model
+
+
+def create_model(name: str, *, lanes: Sequence[LaneWish], owner: str, actor: Actor, description: str = "") -> Model:
+    check_name("model", name)
+    _check_lanes(lanes)
+    try:
+        with transaction.atomic():
+            model = Model.objects.create(name=name, owner=owner, description=description)
+            _write_lanes(model, lanes)
+            rebuild_table()
+            record(actor, "model.create", subject=f"model/{name}", lanes=[lane.name for lane in lanes])
+    except IntegrityError as exc:
+        raise Conflict(f"There is a model '{name}' already.", name=name) from exc
+    return model
+
+
+def set_lanes(model_name: str, lanes: Sequence[LaneWish], *, actor: Actor) -> Model:
+    _check_lanes(lanes)
+    with transaction.atomic():
+        model = find_model(model_name)
+        Model.objects.select_for_update().get(pk=model.pk)
+        model.lanes.all().delete()
+        _write_lanes(model, lanes)
+        rebuild_table()
+        record(
+            actor,
+            "model.lanes",
+            subject=f"model/{model_name}",
+            lanes={lane.name: lane.max_prompt_tokens for lane in lanes},
+        )
+    return model
+
+
+def _write_lanes(model: Model, lanes: Sequence[LaneWish]) -> None:
+    Lane.objects.bulk_create(
+        Lane(
+            model=model,
+            name=lane.name,
+            position=position,
+            max_prompt_tokens=lane.max_prompt_tokens,
+            concurrency=lane.concurrency,
+            ttft_target_ms=lane.ttft_target_ms,
+        )
+        for position, lane in enumerate(lanes)
+    )
+
+
+def _check_lanes(lanes: Sequence[LaneWish]) -> None:
+    if not lanes:
+        raise Invalid("A model needs at least one lane.")
+    problems = []
+    for lane in lanes:
+        check_name("lane", lane.name)
+    edges = [lane.max_prompt_tokens for lane in lanes]
+    if edges[-1] is not None or any(edge is None for edge in edges[:-1]):
+        problems.append("exactly the last lane has no upper edge")
+    known = [edge for edge in edges if edge is not None]
+    if known != sorted(set(known)):
+        problems.append("the edges rise from lane to lane")
+    if len({lane.name for lane in lanes}) != len(lanes):
+        problems.append("each lane has a name of its own")
+    if problems:
+        raise Invalid(f"The lanes are refused: {'; '.join(problems)}.", problems=problems)
+
+
+def create_version(model_name: str, wish: VersionWish, *, actor: Actor) -> Version:
+    """Registers weights. `wish.paths` maps nodes that hold the files already to their folder there."""
+    with transaction.atomic():
+        model = Model.objects.select_for_update().get(pk=find_model(model_name).pk)
+        name = wish.name or f"v{Version.objects.filter(model=model).count() + 1}"
+        check_name("version", name)
+        if Version.objects.filter(model=model, name=name).exists():
+            raise Conflict(f"Model '{model_name}' has a version '{name}' already.", name=name)
+        version = Version.objects.create(
+            model=model,
+            name=name,
+            source=wish.source,
+            revision=wish.revision,
+            manifest=wish.manifest,
+            facts=wish.facts,
+            remote_code_approved=wish.remote_code_approved,
+        )
+        VersionPresence.objects.bulk_create(
+            VersionPresence(version=version, node=node) for node in Node.objects.exclude(phase="replaced")
+        )
+        record(
+            actor,
+            "version.create",
+            subject=f"model/{model_name}/version/{name}",
+            source=wish.source,
+            remote_code_approved=wish.remote_code_approved,
+        )
+    return version
+
+
+def retire_version(model_name: str, version_name: str, *, actor: Actor) -> Version:
+    """No new release may use it. Refused while a replica of it is wished."""
+    with transaction.atomic():
+        version = Version.objects.select_for_update().filter(model__name=model_name, name=version_name).first()
+        if version is None:
+            raise not_found("version", version_name)
+        if Replica.objects.filter(release__version=version, wish="run").exists():
+            raise Conflict(f"Version '{version_name}' is served. Scale its releases to 0 first.", version=version_name)
+        if version.retired_at is None:
+            version.retired_at = timezone.now()
+            version.save(update_fields=["retired_at"])
+            record(actor, "version.retire", subject=f"model/{model_name}/version/{version_name}")
+    return version
+
+
+def ask_full_check(model_name: str, version_name: str, *, actor: Actor) -> int:
+    """Every node that holds the version hashes all its files again. Returns the number of nodes asked."""
+    with transaction.atomic():
+        rows = VersionPresence.objects.filter(version__model__name=model_name, version__name=version_name)
+        asked = rows.update(full_check_wanted=True)
+        record(actor, "version.verify", subject=f"model/{model_name}/version/{version_name}", nodes=asked)
+    return asked
+
+
+def create_profile(
+    name: str, settings: dict[str, object], *, digest: str, actor: Actor, comment: str = ""
+) -> Profile:
+    """`settings` and `digest` as checked and made canonical by `pool.domain.profiles`."""
+    check_name("profile", name)
+    try:
+        with transaction.atomic():
+            profile = Profile.objects.create(name=name, settings=settings, digest=digest, comment=comment)
+            record(actor, "profile.create", subject=f"profile/{name}", digest=digest)
+    except IntegrityError as exc:
+        raise Conflict(
+            f"There is a profile '{name}' already. Profiles never change: choose a new name.", name=name
+        ) from exc
+    return profile
+
+
+def create_release(model_name: str, wish: ReleaseWish, *, actor: Actor) -> Release:
+    """The next release of the model. Raises Invalid with each broken rule."""
+    with transaction.atomic():
+        model = Model.objects.select_for_update().get(pk=find_model(model_name).pk)
+        version = Version.objects.filter(model=model, name=wish.version).first()
+        profiles = {profile.name: profile for profile in Profile.objects.filter(name__in=wish.profiles.values())}
+        problems = _release_problems(model, wish, version, set(profiles))
+        if problems or version is None:
+            raise Invalid(f"The release is refused: {'; '.join(problems)}.", problems=problems)
+        newest = Release.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
+        release = Release.objects.create(
+            model=model,
+            number=newest + 1,
+            version=version,
+            runtime=wish.runtime,
+            comment=wish.comment,
+            created_by=actor.name,
+        )
+        ReleaseProfile.objects.bulk_create(
+            ReleaseProfile(release=release, lane=lane, profile=profiles[name]) for lane, name in wish.profiles.items()
+        )
+        Scale.objects.bulk_create(
+            Scale(release=release, lane=lane, replicas=wish.replicas) for lane in wish.profiles
+        )
+        rebuild_table()
+        record(
+            actor,
+            "release.create",
+            subject=f"model/{model_name}/release/{release.number}",
+            version=version.name,
+            profiles=wish.profiles,
+            runtime=wish.runtime,
+            replicas=wish.replicas,
+        )
+    return release
+
+
+def _release_problems(model: Model, wish: ReleaseWish, version: Version | None, known_profiles: set[str]) -> list[str]:
+    problems = []
+    if version is None:
+        problems.append(f"model '{model.name}' has no version '{wish.version}'")
+    elif version.retired_at is not None:
+        problems.append(f"version '{wish.version}' is retired")
+    problems += [f"there is no profile '{name}'" for name in set(wish.profiles.values()) - known_profiles]
+    lanes = set(model.lanes.values_list("name", flat=True))
+    problems += [f"model '{model.name}' has no lane '{lane}'" for lane in wish.profiles if lane and lane not in lanes]
+    if not wish.profiles:
+        problems.append("a release needs a profile")
+    if "" in wish.profiles and len(wish.profiles) > 1:
+        problems.append("a release has one profile for all lanes, or one per lane, not both")
+    if not Runtime.objects.filter(name=wish.runtime).exists():
+        known = ", ".join(sorted(set(Runtime.objects.values_list("name", flat=True)))) or "none yet"
+        problems.append(f"no node has a runtime '{wish.runtime}' (known: {known})")
+    if not 0 <= wish.replicas <= 512:
+        problems.append(f"{wish.replicas} replicas are outside 0 to 512")
+    return problems
+
+
+def set_scale(model_name: str, number: int, *, replicas: int, lane: str, actor: Actor) -> Scale:
+    """The wish; the loop makes it true."""
+    if not 0 <= replicas <= 512:
+        raise Invalid(f"{replicas} replicas are outside 0 to 512.", replicas=replicas)
+    with transaction.atomic():
+        release = Release.objects.filter(model__name=model_name, number=number).first()
+        if release is None:
+            raise not_found("release", f"{model_name}/{number}")
+        scale = Scale.objects.select_for_update().filter(release=release, lane=lane).first()
+        if scale is None:
+            lanes = ", ".join(sorted(release.scales.values_list("lane", flat=True))) or "all lanes"
+            raise Invalid(f"Release {number} has no profile for lane '{lane}' (it has: {lanes}).", lane=lane)
+        before = scale.replicas
+        scale.replicas = replicas
+        scale.save(update_fields=["replicas"])
+        record(
+            actor,
+            "release.scale",
+            subject=f"model/{model_name}/release/{number}",
+            lane=lane,
+            before=before,
+            after=replicas,
+        )
+    return scale

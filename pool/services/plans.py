@@ -1,0 +1,137 @@
+"""Writes traffic plans. The highest number is in force; a rollback writes a new plan equal to an older one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from django.db import transaction
+
+from pool.models import Model, Plan, PlanInForce, Release
+from pool.services.audit import Actor, record
+from pool.services.errors import Conflict, Invalid, not_found
+from pool.services.routing import TableNumber, rebuild_table
+
+
+@dataclass(frozen=True)
+class PlanWish:
+    """Weights are {release number: percent}, whole percents that sum to 100."""
+
+    weights: dict[int, int]
+    lanes: dict[str, dict[int, int]] = field(default_factory=dict)
+    pins: dict[str, int] = field(default_factory=dict)
+    shadow: dict[str, object] | None = None
+    comment: str = ""
+
+
+def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
+    """Puts a new plan in force. Raises Invalid with each broken rule."""
+    with transaction.atomic():
+        model = _lock_model(model_name)
+        _check(model, wish)
+        plan, table = _put_in_force(model, wish, actor=actor, rollback_of=None)
+        record(
+            actor, "plan.set", subject=f"model/{model.name}", plan=plan.number, weights=plan.weights, table=table.version
+        )
+    return plan
+
+
+def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Plan, bool]:
+    """One click back. Returns the plan in force and whether this call wrote it.
+
+    Without `to_plan`: the newest older plan that no rollback has left; while the plan in force is itself a
+    rollback, nothing changes and that plan is returned.
+    """
+    with transaction.atomic():
+        model = _lock_model(model_name)
+        current = Plan.objects.filter(in_force__model=model).first()
+        if current is None:
+            raise Conflict(f"Model '{model.name}' has no plan in force, so there is nothing to take back.")
+        if to_plan is None and current.rollback_of is not None:
+            return current, False
+        target = _rollback_target(model, current, to_plan)
+        wish = PlanWish(
+            weights={int(k): v for k, v in target.weights.items()},
+            lanes={lane: {int(k): v for k, v in w.items()} for lane, w in target.lanes.items()},
+            pins=dict(target.pins),
+            shadow=target.shadow,
+            comment=f"Rollback from plan {current.number} to plan {target.number}",
+        )
+        plan, table = _put_in_force(model, wish, actor=actor, rollback_of=target.number)
+        record(
+            actor,
+            "plan.rollback",
+            subject=f"model/{model.name}",
+            plan=plan.number,
+            from_plan=current.number,
+            to_plan=target.number,
+            table=table.version,
+        )
+    return plan, True
+
+
+def _rollback_target(model: Model, current: Plan, to_plan: int | None) -> Plan:
+    older = Plan.objects.filter(model=model, number__lt=current.number)
+    if to_plan is not None:
+        target = older.filter(number=to_plan).first()
+        if target is None:
+            raise Invalid(
+                f"Plan {to_plan} is not an older plan of model '{model.name}'; the one in force is {current.number}.",
+                to_plan=to_plan,
+            )
+        return target
+    # A plan is left by a rollback if a later rollback went to something before it.
+    left: set[int] = set()
+    for number, goal in Plan.objects.filter(model=model, rollback_of__isnull=False).values_list("number", "rollback_of"):
+        left.update(range(goal + 1, number))
+    target = next((p for p in older.order_by("-number") if p.number not in left and p.weights != current.weights), None)
+    if target is None:
+        raise Conflict(f"Model '{model.name}' has no older plan to go back to.", plan=current.number)
+    return target
+
+
+def _lock_model(name: str) -> Model:
+    model = Model.objects.select_for_update().filter(name=name).first()
+    if model is None:
+        raise not_found("model", name)
+    return model
+
+
+def _check(model: Model, wish: PlanWish) -> None:
+    known = set(Release.objects.filter(model=model).values_list("number", flat=True))
+    lanes = set(model.lanes.values_list("name", flat=True))
+    problems = _weight_problems("weights", wish.weights, known)
+    for lane, weights in wish.lanes.items():
+        if lane not in lanes:
+            problems.append(f"lanes: model '{model.name}' has no lane '{lane}' (it has {', '.join(sorted(lanes))})")
+        problems += _weight_problems(f"lanes.{lane}", weights, known)
+    problems += [f"pins: there is no release {n}" for n in wish.pins.values() if n not in known]
+    if problems:
+        raise Invalid(f"The plan is refused: {'; '.join(problems)}.", problems=problems)
+
+
+def _weight_problems(where: str, weights: dict[int, int], known: set[int]) -> list[str]:
+    problems = [f"{where}: there is no release {n}" for n in weights if n not in known]
+    problems += [f"{where}: {p} % for release {n} is outside 0 to 100" for n, p in weights.items() if not 0 <= p <= 100]
+    total = sum(weights.values())
+    if total != 100:
+        problems.append(f"{where}: the weights sum to {total}, not to 100")
+    return problems
+
+
+def _put_in_force(
+    model: Model, wish: PlanWish, *, actor: Actor, rollback_of: int | None
+) -> tuple[Plan, TableNumber]:
+    newest = Plan.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
+    plan = Plan.objects.create(
+        model=model,
+        number=newest + 1,
+        weights={str(n): p for n, p in wish.weights.items()},
+        lanes={lane: {str(n): p for n, p in weights.items()} for lane, weights in wish.lanes.items()},
+        pins=wish.pins,
+        shadow=wish.shadow,
+        rollback_of=rollback_of,
+        comment=wish.comment,
+        created_by=actor.name,
+    )
+    PlanInForce.objects.update_or_create(model=model, defaults={"plan": plan, "since": plan.created_at})
+    return plan, rebuild_table()
