@@ -63,7 +63,7 @@ def can(user: AnyUser, right: Right) -> bool:
 def require(user: AnyUser, right: Right) -> None:
     if not can(user, right):
         raise NotAllowed(
-            f"This needs the right to {right}, which your account does not have. Ask an administrator for it.",
+            f"This needs the right to {right}, which your account does not have. Ask an administrator.",
             right=right.value,
         )
 
@@ -120,8 +120,9 @@ def template_rights(request: HttpRequest) -> dict[str, object]:
 
 
 def socket_may(scope: Mapping[str, Any], right: Right) -> bool:
-    """Whether the socket's session still has the right. Reads session and user afresh, so that a consumer that
-    asks again notices a sign-out, an expiry or a lost role (FC-54). Blocking: wrap it for async callers.
+    """Whether the socket's session still has the right. Blocking: wrap it for async callers.
+
+    Reads session and user afresh: a consumer that asks again notices a sign-out or a lost role (FC-54).
     """
     session_key = getattr(scope.get("session"), "session_key", None)
     if not session_key:

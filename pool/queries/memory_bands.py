@@ -1,0 +1,98 @@
+"""Who holds a device's memory: bands from what was measured and from what the replicas on it printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from pool.models import DeviceMemory, Replica
+from pool.queries.ages import Age, age_of
+
+STARTING_PHASES = ("starting", "loading")
+
+
+class BandOwner(StrEnum):
+    WEIGHTS = "weights"
+    """A replica's weights, as its engine printed them."""
+    KV_CACHE = "kv_cache"
+    """A replica's KV cache, as its engine printed it."""
+    ENGINE_OTHER = "engine_other"
+    """Measured as ours beyond weights and KV cache: activations, graphs, libraries."""
+    RESERVED = "reserved"
+    """Free now, but promised to a replica that starts."""
+    FOREIGN = "foreign"
+    """Held by processes that Sluice did not start."""
+    FREE = "free"
+
+
+@dataclass(frozen=True)
+class Band:
+    owner: BandOwner
+    size_bytes: int
+    ratio: float
+    replica: str | None = None
+    """Id of the replica that holds it; None: not tied to one."""
+
+
+@dataclass(frozen=True)
+class DeviceBands:
+    """The bands add up to the total. Without a measurement there are none and every figure is None."""
+
+    total_bytes: int | None
+    free_bytes: int | None
+    ours_bytes: int | None
+    foreign_bytes: int | None
+    reserved_bytes: int
+    """What starting replicas are promised on this device, measured or not."""
+    measured: Age
+    bands: tuple[Band, ...]
+
+
+def build_bands(memory: DeviceMemory | None, replicas: Sequence[Replica], *, now: datetime) -> DeviceBands:
+    """`replicas` are those placed on it. Printed figures never take more than was measured as ours."""
+    reserved = sum(_reserved_bytes(replica) for replica in replicas)
+    if memory is None:
+        return DeviceBands(None, None, None, None, reserved, age_of(None, now=now), ())
+    parts = _our_parts(replicas, ours_bytes=memory.ours_bytes)
+    promised = min(reserved, memory.free_bytes)
+    parts += [
+        (BandOwner.RESERVED, promised, None),
+        (BandOwner.FOREIGN, memory.foreign_bytes, None),
+        (BandOwner.FREE, memory.free_bytes - promised, None),
+    ]
+    return DeviceBands(
+        total_bytes=memory.total_bytes,
+        free_bytes=memory.free_bytes,
+        ours_bytes=memory.ours_bytes,
+        foreign_bytes=memory.foreign_bytes,
+        reserved_bytes=reserved,
+        measured=age_of(memory.measured_at, now=now),
+        bands=tuple(
+            Band(owner, size, round(size / memory.total_bytes, 6) if memory.total_bytes else 0.0, replica)
+            for owner, size, replica in parts
+            if size > 0
+        ),
+    )
+
+
+def _our_parts(replicas: Sequence[Replica], *, ours_bytes: int) -> list[tuple[BandOwner, int, str | None]]:
+    parts: list[tuple[BandOwner, int, str | None]] = []
+    left = ours_bytes
+    for owner, figure in ((BandOwner.WEIGHTS, "model_memory_bytes"), (BandOwner.KV_CACHE, "kv_cache_bytes")):
+        for replica in replicas:
+            size = min(_figure_bytes(replica, figure), left)
+            left -= size
+            parts.append((owner, size, replica.pk))
+    parts.append((BandOwner.ENGINE_OTHER, left, None))
+    return parts
+
+
+def _figure_bytes(replica: Replica, name: str) -> int:
+    value = replica.figures.get(name)
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def _reserved_bytes(replica: Replica) -> int:
+    return (replica.reserved_bytes or 0) if replica.phase in STARTING_PHASES else 0

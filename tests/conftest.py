@@ -1,0 +1,73 @@
+"""What every test stands on: no outside network, users by role, the groups and the routing state."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests import factories
+
+REAL_CONNECT = socket.socket.connect
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and not _is_local(str(address[0])):
+            raise AssertionError(f"a test tried to reach {address[0]}")
+        REAL_CONNECT(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+
+
+def _is_local(host: str) -> bool:
+    if host in ("localhost", ""):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@pytest.fixture
+def routing_state(db: None) -> None:
+    factories.make_routing_state()
+
+
+@pytest.fixture
+def viewer(db: None) -> User:
+    return factories.make_user("vera", group="viewer")
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    return factories.make_user("otto", group="operator")
+
+
+@pytest.fixture
+def admin(db: None) -> User:
+    return factories.make_user("ada", group="admin")
+
+
+@pytest.fixture
+def stranger(db: None) -> User:
+    """Can sign in, is in no group."""
+    return factories.make_user("sid", group=None)
+
+
+@pytest.fixture
+def sign_in() -> Callable[[User], Client]:
+    """A browser of that user."""
+
+    def make(user: User) -> Client:
+        client = Client()
+        client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+        return client
+
+    return make
