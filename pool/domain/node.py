@@ -143,7 +143,7 @@ def _while_unreachable(node: NodeFacts, pool: PoolView, lease_over_for: timedelt
     if pool.nodes_missing * 2 >= pool.nodes:
         return FreezeNode(
             "too_many_missing",
-            f"{pool.nodes_missing} of {pool.nodes} nodes are missing: the fault may be here, nothing is moved",
+            f"{pool.nodes_missing} of {pool.nodes} nodes are missing: the fault may be here; nothing moves",
         )
     if pool.watching_for < REPLACE_AFTER:
         return FreezeNode(
