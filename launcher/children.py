@@ -21,7 +21,8 @@ def spawn(
     death_signal: int = signal.SIGTERM,
     identity: Identity = "plain",
 ) -> subprocess.Popen[bytes]:
-    """The death signal follows the *thread* that calls this: call it from one that lives as long as the child should."""
+    """The death signal follows the *thread* that calls this: call it from one that lives as long as the
+    child should."""
     command = wrap_command(argv, death_signal=death_signal, identity=identity)
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "ab") as output:

@@ -1,4 +1,5 @@
-"""Turns the GGUF weights of SmolLM2-135M-Instruct into a folder that vLLM serves. Runs in the engine's environment.
+"""Turns the GGUF weights of SmolLM2-135M-Instruct into a folder that vLLM serves. Runs in the engine's
+environment.
 
 usage: convert_smollm2.py CONVERT_FOLDER TARGET_FOLDER
 Prints one line per stage; fails loudly when what it wrote cannot be read back."""
@@ -78,7 +79,8 @@ def verify(target: Path) -> None:
 
 
 def write_manifest(target: Path) -> None:
-    """Sizes and SHA-256 of all files, in a file of its own beside the folder's name: `<target>.manifest.json`."""
+    """Sizes and SHA-256 of all files, in a file of its own beside the folder's name:
+    `<target>.manifest.json`."""
     files = {
         str(path.relative_to(target)): {"size_bytes": path.stat().st_size, "sha256": hash_file(path)}
         for path in sorted(target.rglob("*"))

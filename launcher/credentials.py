@@ -2,11 +2,11 @@
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import BadSetting
+from pool.env import env_secret
 
 KEY_CHARACTERS = 32
 
@@ -24,13 +24,12 @@ class Credentials:
         return {f"SLUICE_{name.upper()}_FILE": str(self.folder / name) for name in _MAKERS}
 
 
-def ensure_credentials(folder: Path, *, environ: Mapping[str, str] | None = None) -> Credentials:
+def ensure_credentials(folder: Path) -> Credentials:
     """Stores what `SLUICE_NAME` or `SLUICE_NAME_FILE` says; makes what nobody set and the folder lacks."""
-    environ = os.environ if environ is None else environ
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name, make in _MAKERS.items():
         path = folder / name
-        given = _read_given(name, environ)
+        given = _read_given(name)
         if given is not None:
             if not path.exists() or path.read_text().strip() != given:
                 _write_private(path, given)
@@ -51,7 +50,7 @@ def _make_key(prefix: str) -> str:
     return prefix + "".join(secrets.choice(letters) for _ in range(KEY_CHARACTERS))
 
 
-_MAKERS = {
+_MAKERS: dict[str, Callable[[], str]] = {
     "secret_key": lambda: secrets.token_urlsafe(48),
     "admin_password": lambda: secrets.token_urlsafe(12),
     "api_token": lambda: _make_key("slt_"),
@@ -59,22 +58,9 @@ _MAKERS = {
 }
 
 
-def _read_given(name: str, environ: Mapping[str, str]) -> str | None:
-    variable = f"SLUICE_{name.upper()}"
-    if environ.get(variable, "").strip():
-        return environ[variable].strip()
-    path = environ.get(f"{variable}_FILE", "").strip()
-    if not path:
-        return None
-    try:
-        value = Path(path).read_text().strip()
-    except OSError as error:
-        raise BadSetting(
-            f"{variable}_FILE names {path}, which cannot be read: {error.strerror}.", variable=variable
-        ) from error
-    if not value:
-        raise BadSetting(f"{variable}_FILE names {path}, which is empty.", variable=variable)
-    return value
+def _read_given(name: str) -> str | None:
+    value: str | None = env_secret(f"SLUICE_{name.upper()}", None)
+    return value.strip() if value else None
 
 
 def _write_private(path: Path, value: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.environments import Environment, check_room, ensure_convert
 from launcher.errors import LauncherError
@@ -23,7 +24,7 @@ TIMEOUT_S = 1200.0
 class ConversionFailed(LauncherError):
     """The weights could not be converted; the message ends with what the conversion said."""
 
-    code = "conversion_failed"
+    code: ClassVar[str] = "conversion_failed"
 
 
 def find_demo_model() -> Path:
@@ -34,7 +35,8 @@ def find_demo_model() -> Path:
 
 
 def is_complete(folder: Path) -> bool:
-    """Every file of the manifest is there with its size. Hashes are the node's to check, when it registers a version."""
+    """Every file of the manifest is there with its size. Hashes are the node's to check, when it registers
+    a version."""
     try:
         files = json.loads(_manifest_path(folder).read_text())["files"]
     except (OSError, ValueError, KeyError):

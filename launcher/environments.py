@@ -1,4 +1,5 @@
-"""The Python environments, each cached by the hash of its lock: which there are, where they lie, how to get one."""
+"""The Python environments, each cached by the hash of its lock: which there are, where they lie, how to get
+one."""
 
 import hashlib
 import os
@@ -6,13 +7,14 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import LauncherError
 from launcher.installing import PipRun, create_venv, run_pip
 from launcher.layout import ROOT, find_cache
 from launcher.locks import hold_lock
 from launcher.progress import Progress
-from launcher.variables import read_choice
+from pool.env import env_str
 
 STAMP = ".complete"
 PLUGIN_SOURCE = ROOT / "workers" / "plugin"
@@ -29,7 +31,7 @@ NEEDED_BYTES = {
 class DiskFull(LauncherError):
     """Too little room for an environment or a model."""
 
-    code = "disk_full"
+    code: ClassVar[str] = "disk_full"
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,8 @@ def find_environment(name: str) -> Environment:
 
 def find_engine_build() -> str:
     """`cuda` where a GPU's device file is, else `cpu`; `SLUICE_ENGINE_BUILD` overrules."""
-    chosen = read_choice("SLUICE_ENGINE_BUILD", ("cpu", "cuda"))
-    return chosen or ("cuda" if os.path.exists("/dev/nvidia0") else "cpu")
+    found = "cuda" if os.path.exists("/dev/nvidia0") else "cpu"
+    return env_str("SLUICE_ENGINE_BUILD", found, choices=("cpu", "cuda"))
 
 
 def ensure_console(progress: Progress) -> Environment:
@@ -128,7 +130,8 @@ def _ensure_venv(environment: Environment, title: str, progress: Progress) -> En
 
 
 def _start_over(environment: Environment) -> None:
-    """Scripts in an environment hold its path, so it is built in place; without the stamp it counts for nothing."""
+    """Scripts in an environment hold its path, so it is built in place; without the stamp it counts for
+    nothing."""
     shutil.rmtree(environment.folder, ignore_errors=True)
     check_room(
         environment.folder.parent, NEEDED_BYTES[environment.name], what=f"The {environment.name} environment"

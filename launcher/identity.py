@@ -59,7 +59,8 @@ def signal_if_same(pid: int, start_time: int | None, number: int, *, group: bool
 
 
 def stop_process(pid: int, start_time: int | None, *, grace_s: float, first: int = signal.SIGTERM) -> bool:
-    """Ends the recorded process: `first`, and after the grace SIGKILL to its whole group. True when it is gone."""
+    """Ends the recorded process: `first`, and after the grace SIGKILL to its whole group. True when it is
+    gone."""
     if not signal_if_same(pid, start_time, first):
         return True
     if wait_gone(pid, start_time, timeout_s=grace_s):

@@ -1,4 +1,5 @@
-"""Runs venv and pip with their output in a file, counts packages as it goes, and turns failures into plain words."""
+"""Runs venv and pip with their output in a file, counts packages as it goes, and turns failures into plain
+words."""
 
 import os
 import re
@@ -8,10 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import LauncherError
 from launcher.progress import Step
-from launcher.variables import read_text
+from pool.env import env_str
 
 # The one index that is named anywhere: the PyTorch project's own wheels for CPUs, which PyPI does not carry.
 DEFAULT_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -26,7 +28,7 @@ KILL_AFTER_S = 3600.0
 class InstallFailed(LauncherError):
     """pip or venv failed; the message says why in a sentence and where the whole output lies."""
 
-    code = "install_failed"
+    code: ClassVar[str] = "install_failed"
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,14 @@ def create_venv(folder: Path, *, log: Path) -> None:
 
 
 def run_pip(run: PipRun, *, step: Step | None = None) -> None:
-    """Installs; a lock that asks for a CPU build of torch gets the second index when pip's own sources lack it."""
+    """Installs; a lock that asks for a CPU build of torch gets the second index when pip's own sources lack
+    it."""
     total = sum(count_packages(lock) for lock in run.locks)
     if _attempt(run.command(), run, step=step, total=total):
         return
     if _lacks_cpu_torch(run.log):
-        index = read_text("SLUICE_TORCH_INDEX", DEFAULT_TORCH_INDEX)
-        if _attempt(run.command("--extra-index-url", str(index)), run, step=step, total=total):
+        index = env_str("SLUICE_TORCH_INDEX", DEFAULT_TORCH_INDEX)
+        if _attempt(run.command("--extra-index-url", index), run, step=step, total=total):
             return
     raise explain_failure(run.log, what="pip install")
 
@@ -91,7 +94,7 @@ def explain_failure(log: Path, *, what: str) -> InstallFailed:
     if "No space left on device" in text:
         why = "The disk is full: free some room, or set SLUICE_CACHE_DIR (and TMPDIR) to a larger disk."
     elif NETWORK_SIGNS.search(text):
-        why = "The package index could not be reached: check the network and pip's configuration, then run it again."
+        why = "The package index could not be reached: check the network and pip's settings, then run it again."
     elif "No matching distribution found" in text:
         line = next((line for line in reversed(text.splitlines()) if "No matching distribution" in line), "")
         why = f"{line.removeprefix('ERROR: ').strip()} (a package index that pip is set to does not have it)."

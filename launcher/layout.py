@@ -5,6 +5,7 @@ import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import LauncherError
 from launcher.variables import read_path, resolve_path
@@ -18,7 +19,7 @@ LONGEST_SOCKET_NAME_BYTES = 32
 class UnsafeFolder(LauncherError):
     """A folder for sockets or secrets belongs to somebody else, or others can enter it."""
 
-    code = "unsafe_folder"
+    code: ClassVar[str] = "unsafe_folder"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Layout:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise LauncherError(
-                f"The data folder {self.data} cannot be used: {error.strerror}. Name another one with --data.",
+                f"The data folder {self.data} cannot be used: {error.strerror}. Name another one with"
+                f" --data.",
                 path=str(self.data),
             ) from error
         make_private_folder(self.sockets)

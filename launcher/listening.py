@@ -5,6 +5,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import LauncherError
 
@@ -14,7 +15,7 @@ LISTEN = "0A"  # state of a listening socket in /proc/net/tcp
 class PortTaken(LauncherError):
     """Another process listens there."""
 
-    code = "port_taken"
+    code: ClassVar[str] = "port_taken"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ def check_port_free(bind: str, port: int, *, purpose: str, variable: str) -> Non
 
 
 def find_listener(port: int) -> Listener | None:
-    """The process that listens on the port; None when there is none, or it belongs to a user we cannot look into."""
+    """The process that listens on the port; None when there is none, or it belongs to a user we cannot look
+    into."""
     inodes = _listening_inodes(port)
     if not inodes:
         return None
@@ -49,12 +51,14 @@ def find_listener(port: int) -> Listener | None:
 def _explain(error: OSError, bind: str, port: int, *, purpose: str, variable: str) -> LauncherError:
     if error.errno != errno.EADDRINUSE:
         return LauncherError(
-            f"The {purpose} cannot listen on {bind}:{port}: {error.strerror}. SLUICE_BIND sets the address, {variable} the port."
+            f"The {purpose} cannot listen on {bind}:{port}: {error.strerror}. SLUICE_BIND sets the"
+            f" address, {variable} the port."
         )
     holder = find_listener(port)
     who = f"process {holder.pid} ({holder.command})" if holder else "another process"
     return PortTaken(
-        f"Port {port}, which the {purpose} needs, is in use by {who}. Stop it, or set {variable} to a free port.",
+        f"Port {port}, which the {purpose} needs, is in use by {who}. Stop it, or set {variable} to a"
+        f" free port.",
         port=port,
         pid=holder.pid if holder else None,
     )

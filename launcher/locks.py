@@ -11,7 +11,8 @@ POLL_S = 0.2
 
 
 class FileLock:
-    """An exclusive lock on a path. The file is removed on release, so a lock that is there is either held or stale."""
+    """An exclusive lock on a path. The file is removed on release, so a lock that is there is either held
+    or stale."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

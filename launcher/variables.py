@@ -1,49 +1,41 @@
-"""The launcher's own reads of `SLUICE_*` variables, typed; a bad value stops the start and names the variable."""
+"""The launcher's reads of `SLUICE_*` variables beyond plain text. Relative paths count from the caller's
+folder."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import BadSetting
+from pool.env import env_int, env_path
 
 # Above 32,767 lies the kernel's ephemeral range: a fixed port there can be taken by any outgoing connection.
 LAST_FIXED_PORT = 32767
+PATHS = (
+    "SLUICE_CACHE_DIR",
+    "SLUICE_DATA_DIR",
+    "SLUICE_PG_BINDIR",
+    "SLUICE_SECRET_KEY_FILE",
+    "SLUICE_ADMIN_PASSWORD_FILE",
+    "SLUICE_API_TOKEN_FILE",
+    "SLUICE_GATEWAY_KEY_FILE",
+)
 
 
-def read_text(
-    name: str, default: str | None = None, *, environ: Mapping[str, str] | None = None
-) -> str | None:
-    """The variable's value, or the default where it is unset or empty."""
-    value = (os.environ if environ is None else environ).get(name, "").strip()
-    return value or default
+def anchor_paths() -> None:
+    """The bootstrap changed into the checkout: makes paths absolute as the caller meant them. Idempotent."""
+    caller_dir = os.environ.get("SLUICE_CALLER_DIR", "")
+    for name in PATHS:
+        if os.environ.get(name):
+            os.environ[name] = str(resolve_path(os.environ[name]))
+    if caller_dir:
+        os.environ["SLUICE_CALLER_DIR"] = os.path.abspath(caller_dir)
 
 
-def read_port(name: str, default: int, *, environ: Mapping[str, str] | None = None) -> int:
-    value = read_text(name, environ=environ)
-    if value is None:
-        return default
-    if not value.isdigit() or not 1 <= int(value) <= LAST_FIXED_PORT:
-        raise BadSetting(
-            f"{name} is {value!r}, but must be a port between 1 and {LAST_FIXED_PORT}.",
-            variable=name,
-            value=value,
-        )
-    return int(value)
+def read_port(name: str, default: int) -> int:
+    return env_int(name, default, minimum=1, maximum=LAST_FIXED_PORT)
 
 
-def read_choice(
-    name: str, choices: tuple[str, ...], *, environ: Mapping[str, str] | None = None
-) -> str | None:
-    value = read_text(name, environ=environ)
-    if value is not None and value not in choices:
-        raise BadSetting(f"{name} is {value!r}, but must be one of {', '.join(choices)}.", variable=name)
-    return value
-
-
-def read_path(name: str, default: Path, *, environ: Mapping[str, str] | None = None) -> Path:
-    """Absolute; a relative value counts from where the person called the command."""
-    value = read_text(name, environ=environ)
-    return default if value is None else resolve_path(value)
+def read_path(name: str, default: Path) -> Path:
+    path: Path = env_path(name, default)
+    return path
 
 
 def resolve_path(value: str | Path) -> Path:

@@ -1,0 +1,161 @@
+"""From nothing to an answering model: the steps of `up`, the heavy ones side by side. Runs beside the
+supervisor."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.credentials import Credentials
+from launcher.demo_model import ensure_demo_model
+from launcher.django_steps import collect_static, run_command
+from launcher.environments import (
+    Environment,
+    ensure_console,
+    ensure_engine,
+    find_engine_build,
+    install_plugin,
+)
+from launcher.installation import Installation, describe_runtimes, make_environment
+from launcher.processes import describe_process, describe_server
+from launcher.progress import Progress
+from launcher.servers import (
+    ServerSpec,
+    find_postgres_binaries,
+    find_valkey_binary,
+    prepare_postgres,
+    prepare_valkey,
+)
+from launcher.supervise import Supervisor
+from pool.env import env_path
+
+T = TypeVar("T")
+SERVER_TIMEOUT_S = 60.0
+PROCESS_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What the node worker needs to run real engines."""
+
+    environment: Environment
+    plugin: Path | None
+
+
+class BringUp:
+    """One pass over the steps. A failed step raises; what was started stays with the supervisor."""
+
+    def __init__(
+        self, installation: Installation, credentials: Credentials, supervisor: Supervisor, progress: Progress
+    ) -> None:
+        self._installation = installation
+        self._credentials = credentials
+        self._supervisor = supervisor
+        self._progress = progress
+        self._urls: dict[str, str] = {}
+
+    def run(self) -> None:
+        """Returns when every process runs and, with the demo, its release is in the plan."""
+        real = self._installation.engine == "vllm"
+        parts = _in_background(self._prepare_engine) if real else None
+        console = ensure_console(self._progress)
+        self._start_servers(console)
+        self._prepare_console(console)
+        self._start(console, "web", "gateway", "control", "telemetry")
+        self._progress.say(f"The console is up at {self._installation.local_web_url}")
+        model = (
+            _in_background(lambda: self._convert_model(parts))
+            if parts and self._installation.has_demo
+            else None
+        )
+        self._start_worker(console, parts.result() if parts else None)
+        if self._installation.has_demo:
+            self._register_demo(console, model.result() if model else None)
+
+    def _prepare_engine(self) -> EngineParts:
+        environment = ensure_engine(self._progress)
+        return EngineParts(environment, install_plugin(environment, self._progress))
+
+    def _convert_model(self, parts: "Future[EngineParts]") -> Path:
+        return ensure_demo_model(parts.result().environment, self._progress)
+
+    def _start_servers(self, console: Environment) -> None:
+        layout, given = self._installation.layout, self._installation
+        self._urls = {
+            "SLUICE_DATABASE_URL": given.database_url or "",
+            "SLUICE_REDIS_URL": given.redis_url or "",
+        }
+        with self._progress.step("PostgreSQL and Valkey"):
+            servers: list[ServerSpec] = []
+            if given.redis_url is None:
+                binary = find_valkey_binary(console.site_packages)
+                servers.append(prepare_valkey(layout.data / "valkey", layout.sockets, binary=binary))
+                self._urls["SLUICE_REDIS_URL"] = servers[-1].url
+                self._supervisor.start(describe_server(servers[-1], env=make_environment(given, None)))
+            if given.database_url is None:
+                bin_dir = env_path("SLUICE_PG_BINDIR", None) or find_postgres_binaries(console.site_packages)
+                servers.append(prepare_postgres(layout.data / "pg", layout.sockets, bin_dir=bin_dir))
+                self._urls["SLUICE_DATABASE_URL"] = servers[-1].url
+                self._supervisor.start(describe_server(servers[-1], env=make_environment(given, None)))
+            for server in servers:
+                self._supervisor.wait_running(server.name, timeout_s=SERVER_TIMEOUT_S)
+
+    def _prepare_console(self, console: Environment) -> None:
+        layout = self._installation.layout
+        with self._progress.step("tables and accounts") as step:
+            static = _in_background(
+                lambda: collect_static(python=console.python, env=self._environment(), layout=layout)
+            )
+            self._manage(console, "migrate", "--no-input", "-v", "0")
+            self._manage(console, "bootstrap", "--engine", self._installation.engine)
+            step.note = "assets"
+            static.result()
+
+    def _register_demo(self, console: Environment, model: Path | None) -> None:
+        with self._progress.step("demo model: registration"):
+            path = ("--demo-path", str(model)) if model else ()
+            self._manage(console, "bootstrap", "--engine", self._installation.engine, "--demo", *path)
+
+    def _start_worker(self, console: Environment, parts: EngineParts | None) -> None:
+        runtimes = describe_runtimes(
+            console.python,
+            parts.environment.python if parts else None,
+            build=find_engine_build(),
+            plugin=parts.plugin if parts else None,
+        )
+        self._start(console, "worker", SLUICE_RUNTIMES=json.dumps(runtimes))
+
+    def _start(self, console: Environment, *names: str, **extra: str) -> None:
+        env = self._environment() | extra
+        for name in names:
+            spec = describe_process(name, installation=self._installation, python=console.python, env=env)
+            self._supervisor.start(spec)
+        with self._progress.step(" and ".join(names) if len(names) < 3 else "the console's processes"):
+            for name in names:
+                self._supervisor.wait_running(name, timeout_s=PROCESS_TIMEOUT_S)
+
+    def _manage(self, console: Environment, *arguments: str) -> None:
+        run_command(
+            arguments, python=console.python, env=self._environment(), layout=self._installation.layout
+        )
+
+    def _environment(self) -> dict[str, str]:
+        return make_environment(self._installation, self._credentials, extra=self._urls)
+
+
+def _in_background(work: Callable[[], T]) -> "Future[T]":
+    """A daemon thread: an interrupted start leaves at once, and the thread's child processes die with it."""
+    future: Future[T] = Future()
+
+    def carry_out() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # handed to whoever asks for the result
+            future.set_exception(error)
+
+    threading.Thread(target=carry_out, daemon=True, name=f"bring-up-{time.monotonic():.0f}").start()
+    return future

@@ -1,0 +1,106 @@
+"""`./sluice test [pytest options]`: brings what the tests need, then becomes pytest."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from launcher.demo_model import ensure_demo_model
+from launcher.environments import ensure_dev, ensure_engine, install_plugin
+from launcher.errors import LauncherError
+from launcher.handing_over import hand_over
+from launcher.layout import ROOT, find_cache
+from launcher.locks import hold_lock
+from launcher.progress import Progress
+from launcher.toolbox import tool_environment
+from pool.env import env_bool
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+APT_TIMEOUT_S = 900
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Does not return: pytest takes the launcher's place, its status (5 for "no tests" included) is the
+    command's."""
+    progress = Progress()
+    dev = ensure_dev(progress)
+    env = tool_environment(dev)
+    if wants_browser(arguments):
+        env |= _find_browser(progress)
+    if wants_engine(arguments):
+        engine = ensure_engine(progress, "cpu")
+        plugin = install_plugin(engine, progress)
+        env |= {
+            "SLUICE_TEST_ENGINE_PYTHON": str(engine.python),
+            "SLUICE_TEST_ENGINE_PLUGIN": str(plugin or ""),
+            "SLUICE_TEST_DEMO_MODEL": str(ensure_demo_model(engine, progress)),
+        }
+    hand_over(dev.python, ["-m", "pytest", *arguments], env=env)
+
+
+def wants_engine(arguments: list[str]) -> bool:
+    """A whole run without `-m "not engine"`, or one that names engine tests. A part of the tests brings its
+    own."""
+    expression = _read_expression(arguments)
+    if "not engine" in expression:
+        return False
+    return "engine" in expression or not _names_paths(arguments)
+
+
+def wants_browser(arguments: list[str]) -> bool:
+    expression = _read_expression(arguments)
+    if "not browser" in expression:
+        return False
+    return (
+        "browser" in expression or not _names_paths(arguments) or any("browser" in word for word in arguments)
+    )
+
+
+def _read_expression(arguments: list[str]) -> str:
+    for index, word in enumerate(arguments):
+        if word == "-m":
+            return " ".join(arguments[index + 1 : index + 2])
+        if word.startswith("-m"):
+            return word[2:].lstrip("=")
+    return ""
+
+
+def _names_paths(arguments: list[str]) -> bool:
+    return any((ROOT / word.partition("::")[0]).exists() for word in arguments if not word.startswith("-"))
+
+
+def _find_browser(progress: Progress) -> dict[str, str]:
+    """`SLUICE_TEST_CHROMIUM`, or its absence said aloud; under CI=true an absent browser fails the run."""
+    found = next((path for path in map(shutil.which, CHROMIUM_NAMES) if path), None)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install_chromium(progress)
+        found = shutil.which("chromium")
+    if found:
+        return {"SLUICE_TEST_CHROMIUM": found}
+    problem = "No Chromium is here and this user cannot install it: the browser tests are SKIPPED."
+    if env_bool("CI", default=False):
+        raise LauncherError(f"{problem} Under CI=true that is a failure. Install the package chromium.")
+    progress.say(problem)
+    return {}
+
+
+def _install_chromium(progress: Progress) -> None:
+    log = find_cache() / "chromium.log"
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    packages = ["chromium", "fonts-dejavu-core"]
+    with progress.step("Chromium for the browser tests"), hold_lock(Path("/tmp/sluice-apt.lock")):
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "wb") as output:
+            for command in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+                subprocess.run(
+                    ["apt-get", *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=env,
+                    timeout=APT_TIMEOUT_S,
+                    check=False,
+                )
+    if not shutil.which("chromium"):
+        sys.stderr.write(f"sluice test: apt-get could not install chromium, see {log}\n")

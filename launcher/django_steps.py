@@ -1,0 +1,73 @@
+"""Runs Django's management commands of a start, each in a process of its own, output in `logs/manage.log`."""
+
+import hashlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from launcher.children import wrap_command
+from launcher.errors import LauncherError
+from launcher.layout import ROOT, Layout
+from launcher.servers import read_tail
+
+TIMEOUT_S = 300.0
+
+
+class CommandFailed(LauncherError):
+    """A management command failed; the message ends with what it said."""
+
+    code: ClassVar[str] = "command_failed"
+
+
+def run_command(arguments: Sequence[str], *, python: Path, env: Mapping[str, str], layout: Layout) -> None:
+    log = layout.logs / "manage.log"
+    command = wrap_command(
+        [str(python), str(ROOT / "manage.py"), *arguments], death_signal=signal.SIGKILL, identity="plain"
+    )
+    with open(log, "ab") as output:
+        output.write(f"--- manage {arguments[0]}\n".encode())
+        output.flush()
+        try:
+            code = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**env, "SLUICE_PROCESS": "manage"},
+                cwd=ROOT,
+                timeout=TIMEOUT_S,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            code = -1
+    if code != 0:
+        raise CommandFailed(
+            f"`manage {arguments[0]}` failed. {log} ends with:\n{read_tail(log, lines=12)}", log=str(log)
+        )
+
+
+def collect_static(*, python: Path, env: Mapping[str, str], layout: Layout) -> None:
+    """Hashes and compresses the assets; skipped while neither they nor the console's packages have
+    changed."""
+    stamp = layout.data / "static" / ".sources"
+    digest = hash_sources(ROOT / "static", ROOT / "requirements.txt", ROOT / "console" / "storage.py")
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    run_command(["collectstatic", "--no-input", "--clear", "-v", "0"], python=python, env=env, layout=layout)
+    stamp.parent.mkdir(exist_ok=True)
+    stamp.write_text(digest)
+
+
+def hash_sources(*sources: Path) -> str:
+    """By name, size and time: called at every start, so it opens no file."""
+    digest = hashlib.sha256()
+    for source in sources:
+        paths = sorted(source.rglob("*")) if source.is_dir() else [source]
+        for path in paths:
+            if path.is_file():
+                facts = path.stat()
+                digest.update(os.fsencode(path) + f" {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,92 @@
+"""The table of an installation's processes: what is run, how it is known to be up, in which order it is
+stopped."""
+
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.children import Identity
+from launcher.installation import Installation
+from launcher.layout import ROOT
+from launcher.servers import ServerSpec
+
+GRACE_S = 10.0
+# A gateway leaves when its last stream has ended; the longest answers take minutes, an operator waits half
+# of one.
+GATEWAY_DRAIN_S = 30.0
+# First to last. Engines go after the worker, before what remembers them.
+STOP_ORDER: tuple[tuple[str, ...], ...] = (
+    ("gateway",),
+    ("worker",),
+    ("control", "telemetry", "web"),
+    ("valkey",),
+    ("postgres",),
+)
+ENGINES_STOP_AFTER = "worker"
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One supervised process. Without `is_ready` it counts as running as soon as it is started."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    is_ready: Callable[[], bool] | None = None
+    stop_signal: int = signal.SIGTERM
+    grace_s: float = GRACE_S
+    identity: Identity = "plain"
+    cwd: Path = field(default=ROOT)
+
+
+def list_modules(installation: Installation) -> dict[str, list[str]]:
+    """`python -m …` for each process of ours, by name."""
+    return {
+        "web": ["console.serve"],
+        "gateway": ["pool.gateway"],
+        "control": ["workers.control"],
+        "telemetry": ["pool.telemetry"],
+        "worker": ["workers.node", "--node", installation.node],
+    }
+
+
+def describe_process(
+    name: str, *, installation: Installation, python: Path, env: Mapping[str, str]
+) -> ProcessSpec:
+    bind = installation.bind
+    ready: dict[str, Callable[[], bool]] = {
+        "web": lambda: accepts(bind, installation.web_port),
+        "gateway": lambda: accepts(bind, installation.gateway_port),
+    }
+    return ProcessSpec(
+        name=name,
+        argv=(str(python), "-m", *list_modules(installation)[name]),
+        env={**env, "SLUICE_PROCESS": name},
+        is_ready=ready.get(name),
+        grace_s=GATEWAY_DRAIN_S if name == "gateway" else GRACE_S,
+    )
+
+
+def describe_server(server: ServerSpec, *, env: Mapping[str, str]) -> ProcessSpec:
+    """An embedded server sees none of our variables but the basic ones."""
+    basics = {name: env[name] for name in ("PATH", "HOME", "TMPDIR") if name in env}
+    return ProcessSpec(
+        name=server.name,
+        argv=server.argv,
+        env={**basics, "LC_ALL": "C.UTF-8", "TZ": "UTC", **server.env},
+        is_ready=server.is_ready,
+        stop_signal=server.stop_signal,
+        identity=server.identity,
+    )
+
+
+def accepts(bind: str, port: int) -> bool:
+    """True when something listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)
+    try:
+        with socket.create_connection((host, port), timeout=1.0):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,112 @@
+"""Stops an installation in order from what is on record: used by the supervisor, and by `down` when that is
+dead.
+
+Needs neither PostgreSQL nor Valkey. A process is signalled only while pid and start time match its record."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from launcher.identity import find_start_time, is_running, signal_if_same, stop_process
+from launcher.layout import Layout
+from launcher.processes import ENGINES_STOP_AFTER, GATEWAY_DRAIN_S, GRACE_S, STOP_ORDER
+from launcher.record import ProcessRecord
+
+NODEHOST_GRACE_S = 20.0
+ENGINE_GRACE_S = 5.0
+
+
+def stop_installation(
+    processes: Sequence[ProcessRecord],
+    layout: Layout,
+    *,
+    say: Callable[[str], None],
+    on_stopped: Callable[[str], None] = lambda name: None,
+    hurry: threading.Event | None = None,
+    keep_engines: bool = False,
+) -> None:
+    """Gateway, worker, engines, console, servers. Idempotent; `hurry` cuts every grace short."""
+    by_name = {process.name: process for process in processes}
+    for names in STOP_ORDER:
+        _stop_together([by_name[name] for name in names if name in by_name], say=say, hurry=hurry)
+        for name in names:
+            on_stopped(name)
+        if ENGINES_STOP_AFTER in names and not keep_engines:
+            stop_engines(layout, say=say)
+    if not keep_engines and layout.sockets != layout.data / "run":
+        shutil.rmtree(layout.sockets, ignore_errors=True)
+
+
+def stop_engines(layout: Layout, *, say: Callable[[str], None] = lambda text: None) -> None:
+    """First what keeps them, so that it starts none again; then every engine that is on record."""
+    for pid in find_nodehosts(layout):
+        say("stopping the engines")
+        stop_process(pid, find_start_time(pid), grace_s=NODEHOST_GRACE_S)
+    engines = [engine for path in layout.engines.glob("*/record.json") if (engine := _read_engine(path))]
+    for pid, start_time, _ in engines:
+        signal_if_same(pid, start_time, signal.SIGTERM)
+    deadline = time.monotonic() + ENGINE_GRACE_S
+    while any(is_running(pid, start) for pid, start, _ in engines) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for pid, start_time, group in engines:
+        if is_running(pid, start_time) and group == pid:
+            os.killpg(group, signal.SIGKILL)
+        else:
+            signal_if_same(pid, start_time, signal.SIGKILL)
+
+
+def find_nodehosts(layout: Layout) -> list[int]:
+    """By command line: what keeps engines belongs to no supervisor, and its own record may be lost."""
+    found = []
+    folder = os.fsencode(layout.engines)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"workers.nodehost" in words and folder in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def _stop_together(
+    processes: Sequence[ProcessRecord], *, say: Callable[[str], None], hurry: threading.Event | None
+) -> None:
+    alive = [process for process in processes if process.is_alive]
+    for process in alive:
+        first = signal.SIGINT if process.name == "postgres" else signal.SIGTERM
+        signal_if_same(process.pid or 0, process.start_time, first)
+    for process in alive:
+        grace_s = GATEWAY_DRAIN_S if process.name == "gateway" else GRACE_S
+        _wait_or_kill(process, grace_s=grace_s, say=say, hurry=hurry)
+
+
+def _wait_or_kill(
+    process: ProcessRecord, *, grace_s: float, say: Callable[[str], None], hurry: threading.Event | None
+) -> None:
+    started, told = time.monotonic(), False
+    while process.is_alive:
+        waited_s = time.monotonic() - started
+        if waited_s > grace_s or (hurry and hurry.is_set()):
+            say(f"{process.name} did not stop within {waited_s:.0f} s and is killed")
+            # Its whole session: what it started must not stay behind either.
+            signal_if_same(process.pid or 0, process.start_time, signal.SIGKILL, group=True)
+            return
+        if waited_s > 1.0 and not told:
+            told = True
+            say(f"waiting for {process.name} (up to {grace_s:.0f} s)")
+        time.sleep(0.03)
+
+
+def _read_engine(path: Path) -> tuple[int, int, int] | None:
+    """(pid, start time, process group); None for a record that a crash cut short."""
+    try:
+        fields = json.loads(path.read_text())
+        return int(fields["pid"]), int(fields["start_time"]), int(fields.get("pgid") or fields["pid"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
