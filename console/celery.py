@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from celery import Celery
+from django.conf import settings
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
@@ -19,8 +20,6 @@ def broker_url(redis_url: str) -> str:
 
 
 def make_app() -> Celery:
-    from django.conf import settings
-
     celery = Celery("sluice")
     celery.conf.update(
         broker_url=broker_url(settings.REDIS_URL),

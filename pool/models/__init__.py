@@ -13,6 +13,7 @@ from pool.models.catalog import (
 )
 from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
+from pool.models.telemetry import StreamPosition, TrafficCell
 from pool.models.traffic import GatewayInstance, Plan, PlanInForce, RoutingState
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "RoutingState",
     "Runtime",
     "Scale",
+    "StreamPosition",
+    "TrafficCell",
     "Version",
     "VersionPresence",
 ]

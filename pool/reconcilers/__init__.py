@@ -1,0 +1,1 @@
+"""Loops that make wishes true: claim, load facts, decide, apply, release. They run from PostgreSQL alone."""

@@ -1,0 +1,45 @@
+"""Drops rows whose time is over, in pieces that hold no lock for long."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.sessions.models import Session
+from django.db.models import QuerySet
+
+from pool.models import GatewayInstance, IdempotencyRecord, Intent, PhaseChange, Replica, TrafficCell
+
+KEEP_ANSWERS = timedelta(days=1)
+KEEP_INTENTS = timedelta(days=30)
+KEEP_STOPPED = timedelta(days=30)
+KEEP_CELLS = timedelta(days=30)
+PIECE = 2000
+
+
+def drop_old_rows(now: datetime) -> dict[str, int]:
+    """Idempotent; returns how many rows went, by kind."""
+    return {
+        "answers": _drop(IdempotencyRecord.objects.filter(created_at__lt=now - KEEP_ANSWERS)),
+        "sessions": _drop(Session.objects.filter(expire_date__lt=now)),
+        "intents": _drop(
+            Intent.objects.filter(created_at__lt=now - KEEP_INTENTS).exclude(phase__in=["pending", "claimed"])
+        ),
+        "phases": _drop(
+            PhaseChange.objects.filter(at__lt=now - KEEP_STOPPED, replica__phase__in=["stopped", "failed"])
+        ),
+        "replicas": _drop(
+            Replica.objects.filter(phase="stopped", wish="stop", phase_entered_at__lt=now - KEEP_STOPPED)
+        ),
+        "cells": _drop(TrafficCell.objects.filter(at__lt=now - KEEP_CELLS)),
+        "gateways": _drop(GatewayInstance.objects.filter(gone_at__lt=now - KEEP_ANSWERS)),
+    }
+
+
+def _drop(rows: QuerySet[Any]) -> int:
+    total = 0
+    while True:
+        ids = list(rows.values_list("pk", flat=True)[:PIECE])
+        if not ids:
+            return total
+        total += rows.model._default_manager.filter(pk__in=ids).delete()[0]

@@ -1,0 +1,1 @@
+"""Facts of the gateways in, cells out. Facts may be lost and are counted; nothing waits for them."""

@@ -1,0 +1,59 @@
+"""`python -m workers.control`: the loops as threads, and a Celery worker with beat for short jobs.
+
+The loops start first and need no Redis; the Celery worker in the main thread waits for it as long as it takes.
+"""
+
+from __future__ import annotations
+
+import console.boot  # isort: skip  # noqa: F401
+
+import os
+import sys
+from datetime import datetime
+
+from django.conf import settings
+from kombu.exceptions import OperationalError
+
+from pool.reconcilers import gateways, nodes, replicas
+from pool.reconcilers.loop import Listener, Loop, monotonic_watch
+from pool.services.wakeups import list_probe_targets, note_probe_sent
+from workers.celery_main import run_celery
+from workers.tasks import probe_queue
+from workers.wake import WAKE
+
+
+def main() -> int:
+    WAKE.loops = [
+        Loop("replicas", replicas.run_pass),
+        Loop("nodes", nodes.make_pass(monotonic_watch())),
+        Loop("gateways", lambda now: gateways.run_pass(now, url=settings.REDIS_URL)),
+        Loop("probes", send_probes),
+    ]
+    listener, beats = Listener(WAKE.loops), gateways.BeatReader(settings.REDIS_URL)
+    for loop in WAKE.loops:
+        loop.start()
+    listener.start()
+    beats.start()
+    code = run_celery(["--queues", "control", "--hostname", f"control@{os.uname().nodename}", "--beat"])
+    for loop in WAKE.loops:
+        loop.stop()
+    return code
+
+
+def send_probes(now: datetime) -> dict[str, object]:
+    """One probe per node and 10 s; without Redis nothing is sent and nothing is said of the queues."""
+    sent: list[str] = []
+    for node in list_probe_targets(now):
+        try:
+            probe_queue.apply_async(
+                kwargs={"node": node, "sent_at": now.isoformat()}, queue=f"node.{node}", retry=False
+            )
+        except (OperationalError, OSError) as exc:
+            return {"sent": sent, "problem": str(exc)}
+        note_probe_sent(node, now=now)
+        sent.append(node)
+    return {"sent": sent}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Celery tasks: ids in, one call. Safe to run twice; a lost one costs a second, because the loops pass anyway."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from pool.services.retention import drop_old_rows
+from pool.services.wakeups import note_probe
+from workers.wake import WAKE
+
+
+@shared_task(name="wake_loops", expires=10)
+def wake_loops(**_: object) -> None:
+    """Wakes every loop of the process that takes the task."""
+    WAKE.set_all()
+
+
+@shared_task(name="probe_queue", expires=60)
+def probe_queue(*, node: str, sent_at: str, **_: object) -> None:
+    """Proves that the node's queue is served end to end (FC-46)."""
+    note_probe(node, sent_at=sent_at, now=timezone.now())
+
+
+@shared_task(name="drop_old_rows", expires=3600)
+def drop_old_rows_task(**_: object) -> None:
+    drop_old_rows(timezone.now())
