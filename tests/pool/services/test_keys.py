@@ -1,0 +1,94 @@
+import pytest
+from django.contrib.auth.models import User
+
+from pool.domain.names import InvalidName
+from pool.domain.routing_table import from_bytes
+from pool.models import AuditEntry, Key
+from pool.services.audit import Actor
+from pool.services.errors import Conflict, Invalid, NotFound
+from pool.services.keys import (
+    KeyWish,
+    create_key,
+    create_token,
+    digest_key,
+    find_token_user,
+    revoke_key,
+    revoke_token,
+)
+from pool.services.routing import current_delivery
+from tests.pool.services.world import SECRET, make_world
+
+pytestmark = pytest.mark.django_db
+ACTOR = Actor("olga", "api")
+
+
+def test_a_key_is_shown_once_and_only_its_hmac_is_stored_fc20() -> None:
+    make_world()
+
+    key, value = create_key(KeyWish("mobile-app", tier="vip", label="mobile"), actor=ACTOR)
+
+    assert value.startswith("sk-sluice-")
+    assert key.digest == digest_key(value)
+    stored = str(list(Key.objects.values())) + str(list(AuditEntry.objects.values())) + str(current_delivery().body)
+    assert value not in stored
+    assert from_bytes(current_delivery().body, SECRET).keys[0].digest == key.digest
+
+
+def test_a_revoked_key_leaves_the_table_and_stays_revoked_once() -> None:
+    make_world()
+    create_key(KeyWish("old"), actor=ACTOR)
+
+    first = revoke_key("old", actor=ACTOR)
+    second = revoke_key("old", actor=ACTOR)
+
+    assert from_bytes(current_delivery().body, SECRET).keys == ()
+    assert first.revoked_at == second.revoked_at
+    assert AuditEntry.objects.filter(action="key.revoke").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "error"),
+    [
+        (KeyWish("a", tier="gold"), Invalid),
+        (KeyWish("a", allowed_models=("nobody",)), Invalid),
+        (KeyWish("<img src=x>"), InvalidName),
+    ],
+)
+def test_a_wrong_wish_is_refused(wish: KeyWish, error: type[Exception]) -> None:
+    make_world()
+
+    with pytest.raises(error):
+        create_key(wish, actor=ACTOR)
+
+    assert not Key.objects.exists()
+
+
+def test_a_name_is_used_once() -> None:
+    make_world()
+    create_key(KeyWish("same"), actor=ACTOR)
+
+    with pytest.raises(Conflict):
+        create_key(KeyWish("same"), actor=ACTOR)
+
+
+def test_an_unknown_key_cannot_be_revoked() -> None:
+    make_world()
+
+    with pytest.raises(NotFound):
+        revoke_key("nobody", actor=ACTOR)
+
+
+def test_a_token_acts_as_its_user_until_it_is_revoked() -> None:
+    user = User.objects.create_user("vera")
+    token, value = create_token(user, name="script", actor=ACTOR)
+
+    assert find_token_user(value) == user
+    revoke_token(token, actor=ACTOR)
+    assert find_token_user(value) is None
+
+
+def test_a_token_of_an_inactive_user_is_void() -> None:
+    user = User.objects.create_user("vera", is_active=False)
+    _, value = create_token(user, name="script", actor=ACTOR)
+
+    assert find_token_user(value) is None

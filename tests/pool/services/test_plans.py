@@ -1,0 +1,133 @@
+import pytest
+from django.db import IntegrityError, transaction
+
+from pool.domain.routing_table import RoutingTable, from_bytes
+from pool.models import AuditEntry, Plan, PlanInForce
+from pool.services.audit import Actor
+from pool.services.errors import Conflict, Invalid, NotFound
+from pool.services.plans import PlanWish, roll_back, set_plan
+from pool.services.routing import current_delivery, find_newer_table
+from tests.pool.services.world import SECRET, make_world
+
+pytestmark = pytest.mark.django_db
+ACTOR = Actor("olga", "api", "req-1")
+
+
+def stored_table() -> RoutingTable:
+    return from_bytes(current_delivery().body, SECRET)
+
+
+def test_a_plan_is_numbered_put_in_force_and_in_the_routing_table() -> None:
+    world = make_world(releases=2)
+
+    plan = set_plan(world.model.name, PlanWish({1: 90, 2: 10}, comment="first step"), actor=ACTOR)
+
+    assert plan.number == 1
+    assert PlanInForce.objects.get(model=world.model).plan == plan
+    route = stored_table().models[0].plan
+    assert route is not None
+    assert route.weights == {1: 90, 2: 10}
+    assert AuditEntry.objects.get(action="plan.set").actor == "olga"
+
+
+@pytest.mark.parametrize(
+    ("weights", "problem"),
+    [({1: 90}, "sum to 90"), ({1: 50, 9: 50}, "no release 9"), ({1: 150, 2: -50}, "outside 0 to 100"), ({}, "sum to 0")],
+)
+def test_wrong_weights_are_refused_with_the_reason(weights: dict[int, int], problem: str) -> None:
+    world = make_world(releases=2)
+
+    with pytest.raises(Invalid, match=problem):
+        set_plan(world.model.name, PlanWish(weights), actor=ACTOR)
+
+    assert Plan.objects.count() == 0
+
+
+def test_an_unknown_model_has_no_plan() -> None:
+    make_world()
+
+    with pytest.raises(NotFound):
+        set_plan("nobody", PlanWish({1: 100}), actor=ACTOR)
+
+
+def test_the_database_refuses_weights_that_do_not_sum_to_100() -> None:
+    world = make_world()
+
+    with pytest.raises(IntegrityError, match="plan_weights_sum_100"), transaction.atomic():
+        Plan.objects.create(model=world.model, number=1, weights={"1": 99})
+
+
+def test_the_database_refuses_to_change_a_plan() -> None:
+    world = make_world()
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+
+    with pytest.raises(IntegrityError, match="never change"), transaction.atomic():
+        Plan.objects.update(comment="rewritten")
+
+
+def test_each_change_raises_the_tables_number_and_an_equal_plan_too() -> None:
+    world = make_world()
+    before = current_delivery()
+
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    after = current_delivery()
+
+    assert (after.epoch, after.version) > (before.epoch, before.version)
+    assert find_newer_table(before.epoch, before.version) == after.body
+    assert find_newer_table(after.epoch, after.version) is None
+
+
+def test_a_rollback_writes_a_new_plan_equal_to_the_older_one() -> None:
+    world = make_world(releases=2)
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    set_plan(world.model.name, PlanWish({1: 50, 2: 50}), actor=ACTOR)
+
+    plan, written = roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+    assert (plan.number, plan.weights, plan.rollback_of, written) == (3, {"1": 100}, 1, True)
+
+
+def test_a_second_click_returns_the_rollback_and_changes_nothing() -> None:
+    world = make_world(releases=2)
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    set_plan(world.model.name, PlanWish({2: 100}), actor=ACTOR)
+    first, _ = roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+    second, written = roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+    assert (second, written) == (first, False)
+    assert Plan.objects.count() == 3
+
+
+def test_a_plan_that_a_rollback_left_is_not_gone_back_to() -> None:
+    world = make_world(releases=3)
+    for weights in ({1: 100}, {2: 100}):
+        set_plan(world.model.name, PlanWish(weights), actor=ACTOR)
+    roll_back(world.model.name, to_plan=None, actor=ACTOR)
+    set_plan(world.model.name, PlanWish({3: 100}), actor=ACTOR)
+
+    plan, _ = roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+    assert plan.weights == {"1": 100}
+
+
+def test_any_older_plan_can_be_named() -> None:
+    world = make_world(releases=2)
+    for weights in ({1: 100}, {2: 100}, {1: 50, 2: 50}):
+        set_plan(world.model.name, PlanWish(weights), actor=ACTOR)
+
+    plan, _ = roll_back(world.model.name, to_plan=2, actor=ACTOR)
+
+    assert plan.weights == {"2": 100}
+    with pytest.raises(Invalid, match="not an older plan"):
+        roll_back(world.model.name, to_plan=9, actor=ACTOR)
+
+
+def test_without_an_older_plan_there_is_nothing_to_go_back_to() -> None:
+    world = make_world()
+
+    with pytest.raises(Conflict, match="no plan in force"):
+        roll_back(world.model.name, to_plan=None, actor=ACTOR)
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    with pytest.raises(Conflict, match="no older plan"):
+        roll_back(world.model.name, to_plan=None, actor=ACTOR)
