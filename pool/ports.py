@@ -1,4 +1,4 @@
-"""What the product asks of the outside: engines, the host that keeps them, devices. Values and Protocols only.
+"""What the product asks of the outside: engines, the host that keeps them, devices. Values and Protocols.
 
 Adapters live in `workers/`; fakes in `tests/fakes/`. Nothing here does I/O.
 """
@@ -71,31 +71,42 @@ class EngineSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
-    """How to start one engine. `env` is complete (nothing is inherited); secrets are in `secret_env` only.
+class ForkPlan:
+    """How the runtime's fork server may run this engine: `module.main()` after imports under `env`.
 
-    `fork_module` names the module whose `main()` the runtime's fork server may run instead of a fresh process.
+    Engines with equal plans share one fork server, so `env` holds nothing of a single engine and no secret.
     """
+
+    interpreter: str
+    module: str
+    platform: str
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How to start one engine. `env` is complete (nothing is inherited); secrets are in `secret_env` only."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str
     secret_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    fork_module: str | None = None
+    fork: ForkPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
     """One engine as its keeper knows it. `started_ticks` is field 22 of /proc/<pid>/stat.
 
-    `exit_code` and `signal` are None while it runs, and stay None when the keeper was not the one to reap it.
+    While the runtime's fork server still imports, `running` is True and `pid` is None. `exit_code` and
+    `signal` are None while it runs, and stay None when the keeper was not the one to reap it. `members` are
+    the living processes of its session, leader first.
     """
 
     replica_id: str
     generation: int
-    pid: int
-    pgid: int
-    started_ticks: int
+    pid: int | None
+    started_ticks: int | None
     running: bool
     exit_code: int | None
     signal: int | None
@@ -104,6 +115,12 @@ class EngineProcess:
     ended_at: float | None
     log_path: str
     address: str
+    members: tuple[int, ...] = ()
+
+    @property
+    def pgid(self) -> int | None:
+        """Every engine leads a session and a process group of its own."""
+        return self.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +197,10 @@ class EngineDriver(Protocol):
 
     kind: str
 
+    def prepare(self, spec: EngineSpec) -> bool:
+        """Makes folders and removes a stale socket. True when compile caches of this release are warm."""
+        ...
+
     def build_command(self, spec: EngineSpec) -> Command: ...
 
     def read_health(self, address: str, *, engine_key: str, timeout_s: float = 1.0) -> EngineHealth: ...
@@ -196,17 +217,26 @@ class EngineDriver(Protocol):
 
 
 class EngineHost(Protocol):
-    """The keeper of the engines of one host (`workers.nodehost`). Everything is idempotent."""
+    """The keeper of the engines of one host (`workers.nodehost`). Everything is idempotent and fast."""
 
-    def spawn(self, spec: EngineSpec, *, command: Command) -> EngineProcess: ...
+    def spawn(self, spec: EngineSpec, *, command: Command) -> EngineProcess:
+        """Starts the engine, or returns what is known of this (replica, generation): it never runs twice."""
+        ...
 
     def list_engines(self) -> tuple[EngineProcess, ...]: ...
 
-    def find_engine(self, replica_id: str, generation: int) -> EngineProcess | None: ...
+    def find_engine(self, replica_id: str, *, generation: int) -> EngineProcess | None: ...
 
-    def signal_group(self, replica_id: str, *, generation: int, signum: int) -> bool: ...
+    def stop(self, replica_id: str, *, generation: int, grace_s: float = 5.0) -> bool:
+        """SIGTERM to the leader now, SIGKILL to all of its session after `grace_s` (0: at once).
 
-    def forget(self, replica_id: str, *, generation: int) -> bool: ...
+        Returns at once; False when nothing runs. The keeper sees it through, also when the caller dies.
+        """
+        ...
+
+    def forget(self, replica_id: str, *, generation: int) -> bool:
+        """Drops the record and the log of an ended engine; False while it runs."""
+        ...
 
 
 class DeviceInventory(Protocol):

@@ -1,7 +1,7 @@
-"""What a fatal line of an engine's log means: a code, permanent or transient, the figures in it, what to change.
+"""What a fatal line of an engine's log means: a code, whether time heals it, its figures, what to change.
 
-Pure: text and exit status in, a value out. The lines are those of vLLM 0.32 (CPU provoked, CUDA from its source),
-PyTorch, safetensors and the operating system.
+Pure: text and exit status in, a value out. The lines are those of vLLM 0.32 (CPU provoked, CUDA from its
+source), PyTorch, safetensors and the operating system.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 GIB = 2**30
-# A log holds the same error three times (core, core's trace, API server); more lines than this say nothing new.
+# The same error comes three times (core, core's trace, API server); more lines than this say nothing new.
 LAST_LINES = 12
 # <signal.h>; the kernel's OOM killer sends it too.
 SIGKILL = 9
@@ -74,7 +74,7 @@ PERMANENT = frozenset(
 
 ADVICE: Mapping[StartCode, str] = {
     StartCode.KV_TOO_SMALL: "Lower max_model_len or give the KV cache more memory.",
-    StartCode.OUT_OF_MEMORY: "Free memory on the device, or lower gpu_memory_utilization or the KV cache size.",
+    StartCode.OUT_OF_MEMORY: "Free memory on the device, lower gpu_memory_utilization or the KV cache size.",
     StartCode.PORT_IN_USE: "Another process holds the address; the next start takes another port.",
     StartCode.MISSING_FILE: "Verify the version's files on this node and register the version again.",
     StartCode.BAD_ARGUMENT: "Make a profile without the setting that the engine refuses.",
@@ -95,7 +95,7 @@ ADVICE: Mapping[StartCode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """`figures` holds what the engine printed: bytes as `*_bytes`, tokens as `*_tokens`, lengths as printed."""
+    """`figures` holds what the engine printed: bytes as `*_bytes`, tokens as `*_tokens`, else as printed."""
 
     code: StartCode
     permanent: bool
@@ -119,8 +119,8 @@ def _rule(code: StartCode, pattern: str) -> _Rule:
 _RULES: tuple[_Rule, ...] = (
     _rule(
         StartCode.KV_TOO_SMALL,
-        r"max seq len \((?P<wanted_tokens>\d+)\), \(?(?P<needed_gib>[\d.]+) GiB KV cache is needed, which is larger "
-        r"than the available KV cache memory \((?P<available_gib>[\d.]+) GiB\)"
+        r"max seq len \((?P<wanted_tokens>\d+)\), \(?(?P<needed_gib>[\d.]+) GiB KV cache is needed, which is "
+        r"larger than the available KV cache memory \((?P<available_gib>[\d.]+) GiB\)"
         r"(?:.*?estimated maximum model length is (?P<suggested_tokens>\d+))?",
     ),
     _rule(StartCode.KV_TOO_SMALL, r"No available memory for the cache blocks"),
@@ -137,13 +137,13 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         StartCode.OUT_OF_MEMORY,
-        r"Available memory on node \d+ \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on startup is less than "
-        r"desired CPU memory utilization \((?P<utilization>[\d.]+), (?P<needed_gib>[\d.]+) GiB\)",
+        r"Available memory on node \d+ \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on startup is "
+        r"less than desired CPU memory utilization \((?P<utilization>[\d.]+), (?P<needed_gib>[\d.]+) GiB\)",
     ),
     _rule(
         StartCode.OUT_OF_MEMORY,
-        r"Available memory on node \d+ \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on kv cache allocation is "
-        r"less than requested memory for kv \((?P<needed_gib>-?[\d.]+)",
+        r"Available memory on node \d+ \((?P<free_gib>[\d.]+)/(?P<total_gib>[\d.]+) GiB\) on kv cache "
+        r"allocation is less than requested memory for kv \((?P<needed_gib>-?[\d.]+)",
     ),
     _rule(
         StartCode.OUT_OF_MEMORY,
@@ -155,7 +155,7 @@ _RULES: tuple[_Rule, ...] = (
         r"max_model_len \((?P<wanted_tokens>\d+)\) is greater than the derived max_model_len "
         r"\((?:max_position_embeddings|sliding_window|model_max_length)=(?P<suggested_tokens>\d+)",
     ),
-    _rule(StartCode.REMOTE_CODE, r"trust[-_]remote[-_]code"),
+    _rule(StartCode.REMOTE_CODE, r"custom code which must be executed|pass the argument `trust_remote_code"),
     _rule(StartCode.CORRUPT_WEIGHTS, r"SafetensorError: (?P<cause>.+)"),
     _rule(StartCode.CORRUPT_WEIGHTS, r"PytorchStreamReader failed|invalid load key|unexpected EOF, expected"),
     _rule(
@@ -165,8 +165,8 @@ _RULES: tuple[_Rule, ...] = (
     ),
     _rule(
         StartCode.UNSUPPORTED_QUANTIZATION,
-        r"Failed to find a kernel that can implement|No .{0,40}ScaledMM|no kernel image|static_scaled_fp8_quant|"
-        r"cpu_gemm_wna16|(?:FP8|fp8|INT4|int4|MXFP\d).{0,60}(?:requires|not supported)|"
+        r"Failed to find a kernel that can implement|No .{0,40}ScaledMM|no kernel image|"
+        r"static_scaled_fp8_quant|cpu_gemm_wna16|(?i:fp8|int4|mxfp).{0,60}(?:requires|not supported)|"
         r"[Mm]inimum capability|not supported for the current GPU",
     ),
     _rule(StartCode.NO_CHAT_TEMPLATE, r"chat template.{0,80}(?:not|must) .{0,20}(?:allowed|provide)"),
@@ -196,6 +196,7 @@ _RULES: tuple[_Rule, ...] = (
     _rule(StartCode.ENGINE_DIED, r"EngineCore encountered a fatal error|engine core exited unexpectedly"),
     _rule(StartCode.ENGINE_DIED, r"Worker proc \S+ died unexpectedly"),
 )
+_CALM = re.compile(r"^\(\w+ pid=\d+\) (?:INFO|DEBUG) |^INFO:")
 _NOISE = re.compile(r"Route: |FutureWarning|Loading safetensors checkpoint shards|^\s*$|^usage: |^\s+\[")
 _PREFIX = re.compile(r"^\(\w+ pid=\d+\) (?:\w+ \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?")
 
@@ -206,7 +207,7 @@ def classify_failure(
     """The cause of an ended start. Exit code 0 proves nothing: an engine whose core died exits with 0."""
     lines = tuple(line for line in log_text.splitlines() if not _NOISE.search(line))
     tail = tuple(_PREFIX.sub("", line)[:400] for line in lines[-LAST_LINES:])
-    whole = "\n".join(lines)
+    whole = "\n".join(line for line in lines if not _CALM.search(line))
     for rule in _RULES:
         if found := rule.pattern.search(whole):
             return _failure(rule.code, _line_around(whole, found), figures=_figures(found), lines=tail)

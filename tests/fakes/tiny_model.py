@@ -35,7 +35,7 @@ class Shape:
     max_positions: int = 2048
     dtype: str = "bfloat16"
     kv_lora_rank: int | None = None
-    rope_head_dim: int = 16
+    rope_head_dim: int = 64
 
 
 def make_tiny_model(
@@ -122,11 +122,11 @@ def _mla_config(shape: Shape) -> dict[str, Any]:
         "qk_rope_head_dim": shape.rope_head_dim,
         "v_head_dim": shape.head_dim,
         "head_dim": shape.rope_head_dim,
-        "n_routed_experts": None,
+        "n_routed_experts": 2,
         "first_k_dense_replace": shape.layers,
         "moe_layer_freq": 1,
-        "n_shared_experts": None,
-        "num_experts_per_tok": None,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 1,
         "tie_word_embeddings": False,
     }
 

@@ -1,4 +1,4 @@
-"""The general plug-in: vLLM calls install() in the API server, the engine core and every worker, maybe more than once."""
+"""The general plug-in: vLLM calls install() in API server, engine core and workers, maybe more than once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _parents: list[int] = []
 
 
 def install() -> None:
-    """Death signal in children, masked output everywhere, and forked children where the engine asks for them."""
+    """Death signal in children, masked output everywhere, forked children where the engine asks for them."""
     mask_output()
     die_with_parent()
     if os.environ.get(FORK_VARIABLE) == "1":
@@ -29,7 +29,7 @@ def install() -> None:
 
 
 def die_with_parent() -> None:
-    """In a child of the API server: SIGKILL when the parent dies, so that no orphan keeps memory (vllm#55510).
+    """In a child of the API server: SIGKILL when the parent dies: no orphan keeps memory (vllm#55510).
 
     A spawned child comes here itself; a forked one has its plug-ins loaded already and is caught at the fork.
     """
@@ -58,7 +58,7 @@ def _follow(parent: int | None) -> None:
 
 
 def fork_children() -> None:
-    """Children are forked, not spawned. vLLM's default on CUDA; the CPU platform forces `spawn`, which is undone here.
+    """Children are forked, not spawned: vLLM's default on CUDA. The CPU platform forces `spawn`: undone here.
 
     vLLM itself still falls back to `spawn` once a CUDA context exists (0.32, utils/system_utils.py).
     """

@@ -1,8 +1,8 @@
 """The fork server of a runtime: imports the engine's modules once, then forks an engine per request.
 
-Runs in the runtime's interpreter, before any CUDA context exists, and stays single-threaded. It serves one peer (the
-node host) over an inherited SOCK_SEQPACKET socket: one JSON datagram and two descriptors (log, lock) per engine.
-Each engine is a grandchild, so that the node host (a subreaper) becomes its parent and reaps it.
+Runs in the runtime's interpreter, before any CUDA context exists, and stays single-threaded. It serves one
+peer (the node host) over an inherited SOCK_SEQPACKET socket: one JSON datagram and two descriptors (log,
+lock) per engine. Each engine is a grandchild: the node host (a subreaper) becomes its parent and reaps it.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _fork_again(job: dict[str, Any], writer: int) -> int:
 
 
 def _become_engine(job: dict[str, Any], descriptors: list[int], peer: socket.socket) -> None:
-    """Descriptors, signals, environment, seeds and title of a fresh process. The lock stays open on purpose."""
+    """Descriptors, signals, environment, seeds and title of a new process. The lock stays open on purpose."""
     log, lock = descriptors
     peer.detach()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -174,7 +174,19 @@ def run_engine(job: dict[str, Any]) -> None:
     die_with_parent()
     if os.environ.get(FORK_VARIABLE) == "1":
         fork_children()
+    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+        inspect_models_here()
     importlib.import_module(job["module"]).main()
+
+
+def inspect_models_here() -> None:
+    """vLLM asks a new interpreter what a model class can do (10 s), so that no import touches CUDA.
+
+    On `cpu` there is nothing to touch: the answer is had in this process, from modules imported already.
+    """
+    registry = importlib.import_module("vllm.model_executor.models.registry")
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda inspect: inspect()
 
 
 def _close_all_but(keep: int) -> None:
