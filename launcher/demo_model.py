@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
 from typing import ClassVar
 
+from launcher.children import wrap_command
 from launcher.environments import Environment, check_room, ensure_convert
 from launcher.errors import LauncherError
 from launcher.layout import ROOT, find_cache
@@ -63,8 +65,9 @@ def _convert(engine: Environment, convert: Environment, folder: Path, *, step: S
     log = folder.with_suffix(".log")
     command = [str(engine.python), "-I", str(SCRIPT), str(convert.folder), str(half)]
     with open(log, "wb") as output:
+        wrapped = wrap_command(command, death_signal=signal.SIGKILL, identity="plain")
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment(), cwd="/"
+            wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_environment(), cwd="/"
         )
         try:
             _watch(process, log, step)

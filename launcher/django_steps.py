@@ -1,4 +1,5 @@
-"""Runs Django's management commands of a start, each in a process of its own, output in `logs/manage.log`."""
+"""Runs Django's management commands of a start, each in a process of its own, output in
+`logs/manage-<command>.log`."""
 
 import hashlib
 import os
@@ -23,13 +24,11 @@ class CommandFailed(LauncherError):
 
 
 def run_command(arguments: Sequence[str], *, python: Path, env: Mapping[str, str], layout: Layout) -> None:
-    log = layout.logs / "manage.log"
+    log = layout.logs / f"manage-{arguments[0]}.log"
     command = wrap_command(
         [str(python), str(ROOT / "manage.py"), *arguments], death_signal=signal.SIGKILL, identity="plain"
     )
     with open(log, "ab") as output:
-        output.write(f"--- manage {arguments[0]}\n".encode())
-        output.flush()
         try:
             code = subprocess.run(
                 command,
@@ -56,7 +55,10 @@ def collect_static(*, python: Path, env: Mapping[str, str], layout: Layout) -> N
     digest = hash_sources(ROOT / "static", ROOT / "requirements.txt", ROOT / "console" / "storage.py")
     if stamp.exists() and stamp.read_text() == digest:
         return
-    run_command(["collectstatic", "--no-input", "--clear", "-v", "0"], python=python, env=env, layout=layout)
+    # htmx's optional extensions import it by a bare name, which no hashed file can carry.
+    ignored = ["--ignore", "django_htmx/ext/*"]
+    command = ["collectstatic", "--no-input", "--clear", "-v", "0", *ignored]
+    run_command(command, python=python, env=env, layout=layout)
     stamp.parent.mkdir(exist_ok=True)
     stamp.write_text(digest)
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 POLL_S = 0.05
+SESSION_FIELD = 3
 START_TIME_FIELD = 19  # proc(5): field 22, counted after the command's closing bracket
 
 
@@ -26,6 +27,16 @@ def is_running(pid: int, start_time: int | None) -> bool:
 def find_parent(pid: int) -> int | None:
     fields = _stat_fields(pid)
     return int(fields[1]) if fields else None
+
+
+def find_session(pid: int) -> int | None:
+    """The session of a living process."""
+    fields = _stat_fields(pid)
+    return int(fields[SESSION_FIELD]) if fields and fields[0] not in "ZX" else None
+
+
+def list_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
 def is_zombie(pid: int) -> bool:

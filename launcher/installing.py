@@ -3,6 +3,7 @@ words."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from launcher.children import wrap_command
 from launcher.errors import LauncherError
 from launcher.progress import Step
 from pool.env import env_str
@@ -94,7 +96,9 @@ def explain_failure(log: Path, *, what: str) -> InstallFailed:
     if "No space left on device" in text:
         why = "The disk is full: free some room, or set SLUICE_CACHE_DIR (and TMPDIR) to a larger disk."
     elif NETWORK_SIGNS.search(text):
-        why = "The package index could not be reached: check the network and pip's settings, then run it again."
+        why = (
+            "The package index could not be reached: check the network and pip's settings, then run it again."
+        )
     elif "No matching distribution found" in text:
         line = next((line for line in reversed(text.splitlines()) if "No matching distribution" in line), "")
         why = f"{line.removeprefix('ERROR: ').strip()} (a package index that pip is set to does not have it)."
@@ -107,8 +111,10 @@ def explain_failure(log: Path, *, what: str) -> InstallFailed:
 def _attempt(command: Sequence[str], run: PipRun, *, step: Step | None, total: int) -> bool:
     run.log.parent.mkdir(parents=True, exist_ok=True)
     with open(run.log, "wb") as output:
+        # An interrupted set-up leaves no pip behind: it dies with the thread that waits for it.
+        wrapped = wrap_command(command, death_signal=signal.SIGKILL, identity="plain")
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_pip_environment(), cwd="/"
+            wrapped, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=_pip_environment(), cwd="/"
         )
         try:
             deadline = time.monotonic() + KILL_AFTER_S

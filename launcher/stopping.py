@@ -3,22 +3,17 @@ dead.
 
 Needs neither PostgreSQL nor Valkey. A process is signalled only while pid and start time match its record."""
 
-import json
-import os
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from launcher.identity import find_start_time, is_running, signal_if_same, stop_process
+from launcher.engines import stop_engines
+from launcher.identity import signal_if_same
 from launcher.layout import Layout
 from launcher.processes import ENGINES_STOP_AFTER, GATEWAY_DRAIN_S, GRACE_S, STOP_ORDER
 from launcher.record import ProcessRecord
-
-NODEHOST_GRACE_S = 20.0
-ENGINE_GRACE_S = 5.0
 
 
 def stop_installation(
@@ -40,38 +35,6 @@ def stop_installation(
             stop_engines(layout, say=say)
     if not keep_engines and layout.sockets != layout.data / "run":
         shutil.rmtree(layout.sockets, ignore_errors=True)
-
-
-def stop_engines(layout: Layout, *, say: Callable[[str], None] = lambda text: None) -> None:
-    """First what keeps them, so that it starts none again; then every engine that is on record."""
-    for pid in find_nodehosts(layout):
-        say("stopping the engines")
-        stop_process(pid, find_start_time(pid), grace_s=NODEHOST_GRACE_S)
-    engines = [engine for path in layout.engines.glob("*/record.json") if (engine := _read_engine(path))]
-    for pid, start_time, _ in engines:
-        signal_if_same(pid, start_time, signal.SIGTERM)
-    deadline = time.monotonic() + ENGINE_GRACE_S
-    while any(is_running(pid, start) for pid, start, _ in engines) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for pid, start_time, group in engines:
-        if is_running(pid, start_time) and group == pid:
-            os.killpg(group, signal.SIGKILL)
-        else:
-            signal_if_same(pid, start_time, signal.SIGKILL)
-
-
-def find_nodehosts(layout: Layout) -> list[int]:
-    """By command line: what keeps engines belongs to no supervisor, and its own record may be lost."""
-    found = []
-    folder = os.fsencode(layout.engines)
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"workers.nodehost" in words and folder in words:
-            found.append(int(path.parent.name))
-    return found
 
 
 def _stop_together(
@@ -101,12 +64,3 @@ def _wait_or_kill(
             told = True
             say(f"waiting for {process.name} (up to {grace_s:.0f} s)")
         time.sleep(0.03)
-
-
-def _read_engine(path: Path) -> tuple[int, int, int] | None:
-    """(pid, start time, process group); None for a record that a crash cut short."""
-    try:
-        fields = json.loads(path.read_text())
-        return int(fields["pid"]), int(fields["start_time"]), int(fields.get("pgid") or fields["pid"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None

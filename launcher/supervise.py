@@ -33,6 +33,8 @@ STABLE_AFTER_S = 60.0
 BUSY_TICK_S = 0.05
 IDLE_TICK_S = 1.0
 HOUSEKEEPING_EVERY_S = 5.0
+# How long the kernel may take to end a process after SIGKILL.
+KILLED_S = 5.0
 
 
 class ProcessDied(LauncherError):
@@ -116,9 +118,10 @@ class Supervisor:
                 raise ProcessDied(f"{name} does not start: {why}. Its log ends with:\n{tail}", process=name)
         raise ProcessDied("The start was interrupted.", process=name)
 
-    def run(self) -> None:
+    def run(self, *, as_subreaper: bool = True) -> None:
         """Supervises until asked to stop. The caller then stops the processes in order."""
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        if as_subreaper:
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         while not self._stop.is_set():
             self._take_new()
             for managed in self._managed.values():
@@ -134,7 +137,8 @@ class Supervisor:
         managed = self._managed.get(name)
         if managed:
             if managed.process:
-                managed.process.poll()
+                with suppress(subprocess.TimeoutExpired):
+                    managed.process.wait(KILLED_S)
             managed.enter("stopped")
             self._dirty = True
 

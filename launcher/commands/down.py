@@ -5,11 +5,12 @@ import signal
 import sys
 import time
 
+from launcher.engines import find_nodehosts
 from launcher.identity import is_running, signal_if_same, wait_gone
 from launcher.layout import Layout, find_layout
 from launcher.locks import is_locked
 from launcher.record import SupervisorRecord, read_record
-from launcher.stopping import find_nodehosts, stop_installation
+from launcher.stopping import stop_installation
 
 # Drain of the gateway, then the graces of the others: beyond it the supervisor hangs.
 SUPERVISOR_S = 120.0
