@@ -1,0 +1,38 @@
+"""Which release serves a request: the sticky choice among a plan's weights, and where it may spill."""
+
+import math
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+
+_HASH_SPAN = 2.0**64
+
+
+def choose_release(weights: Mapping[int, int], sticky_key: bytes) -> int | None:
+    """The release for this sticky key, or None if no weight is above 0.
+
+    Weighted rendezvous hashing (Thaler and Ravishankar 1998, scores -w / ln(h)): the same key gets the same
+    release, and when weights change only as many keys move as the change asks for.
+    """
+    best: int | None = None
+    best_score = -1.0
+    for release, weight in weights.items():
+        if weight <= 0:
+            continue
+        if weight >= 100:
+            return release
+        score = -weight / math.log(_uniform(sticky_key, release))
+        if score > best_score:
+            best, best_score = release, score
+    return best
+
+
+def choose_spill(weights: Mapping[int, int], has_capacity: Callable[[int], bool]) -> int | None:
+    """The heaviest release with capacity (the lower number on a tie). Weight 0 never receives spill."""
+    heavy_first = sorted(weights, key=lambda release: (-weights[release], release))
+    return next((release for release in heavy_first if weights[release] > 0 and has_capacity(release)), None)
+
+
+def _uniform(sticky_key: bytes, release: int) -> float:
+    """Between 0 and 1, both excluded."""
+    digest = blake2b(sticky_key, digest_size=8, salt=release.to_bytes(8, "big")).digest()
+    return (int.from_bytes(digest, "big") + 0.5) / (_HASH_SPAN + 1)

@@ -1,0 +1,81 @@
+"""The gateway's settings, read from the environment once and passed on frozen."""
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from pool.env import env_float, env_int, env_path, env_secret, env_str
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Lengths of time are in seconds, sizes in bytes."""
+
+    secret: str
+    data_dir: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    worker: int = 0
+    """Index of this process among those that share the port."""
+    installation: str | None = None
+    """None = learned from the first signed table."""
+    redis_url: str | None = None
+    web_url: str | None = None
+    metrics_token: str | None = None
+
+    max_header_bytes: int = 64 * 1024
+    max_body_bytes: int = 8 * MIB
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    """Between two reads of one body."""
+    idle_timeout_s: float = 75.0
+    """Of a kept-alive connection between two requests."""
+    write_timeout_s: float = 30.0
+    """Of a client that does not read."""
+    connect_timeout_s: float = 2.0
+    first_byte_timeout_s: float = 120.0
+    """Of a stream; a plain answer comes whole and has `answer_timeout_s`."""
+    answer_timeout_s: float = 600.0
+    stream_idle_timeout_s: float = 60.0
+    drain_s: float = 30.0
+    sweep_s: float = 0.25
+    """How exactly time-outs are kept."""
+
+    @property
+    def gateway_id(self) -> str:
+        return f"{socket.gethostname()[:40]}:{self.port}.{self.worker}"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.data_dir / "gateway"
+
+
+def read_config(*, worker: int = 0) -> Config:
+    """Raises ConfigError naming the variable."""
+    return Config(
+        secret=env_secret("SLUICE_SECRET_KEY"),
+        data_dir=env_path("SLUICE_DATA_DIR", Path("var").absolute()),
+        host=env_str("SLUICE_BIND", "127.0.0.1"),
+        port=env_int("SLUICE_GATEWAY_PORT", 8080, minimum=1, maximum=65_535),
+        worker=worker,
+        installation=env_str("SLUICE_INSTALLATION", None),
+        redis_url=env_str("SLUICE_REDIS_URL", None),
+        web_url=env_str("SLUICE_WEB_URL", None),
+        metrics_token=env_secret("SLUICE_API_TOKEN", None),
+        max_body_bytes=env_int("SLUICE_GATEWAY_MAX_BODY_BYTES", 8 * MIB, minimum=1024),
+        header_timeout_s=env_float("SLUICE_GATEWAY_HEADER_TIMEOUT_S", 10.0, minimum=0.1),
+        body_timeout_s=env_float("SLUICE_GATEWAY_BODY_TIMEOUT_S", 30.0, minimum=0.1),
+        idle_timeout_s=env_float("SLUICE_GATEWAY_IDLE_TIMEOUT_S", 75.0, minimum=0.1),
+        write_timeout_s=env_float("SLUICE_GATEWAY_WRITE_TIMEOUT_S", 30.0, minimum=0.1),
+        connect_timeout_s=env_float("SLUICE_GATEWAY_CONNECT_TIMEOUT_S", 2.0, minimum=0.05),
+        first_byte_timeout_s=env_float("SLUICE_GATEWAY_FIRST_BYTE_TIMEOUT_S", 120.0, minimum=0.1),
+        answer_timeout_s=env_float("SLUICE_GATEWAY_ANSWER_TIMEOUT_S", 600.0, minimum=0.1),
+        stream_idle_timeout_s=env_float("SLUICE_GATEWAY_STREAM_IDLE_TIMEOUT_S", 60.0, minimum=0.1),
+        drain_s=env_float("SLUICE_GATEWAY_DRAIN_S", 30.0, minimum=0.0),
+    )
+
+
+def read_worker_count() -> int:
+    return env_int("SLUICE_GATEWAY_WORKERS", 1, minimum=1, maximum=256)

@@ -1,0 +1,187 @@
+"""Brings tables in and takes beats and facts out: by Redis, and by web when Redis gives no sign.
+
+Serving never waits for anything here, and nothing here gives up: each way is tried again for ever.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+from typing import Any
+
+import orjson
+import redis.asyncio
+from redis.exceptions import RedisError
+
+from pool.domain.signing import derive_internal_token
+from pool.gateway import metrics
+from pool.gateway.beats import build_beat
+from pool.gateway.fetch import FetchFailed, fetch
+from pool.gateway.plane import Plane
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 1.0
+SILENCE_S = 0.5
+"""Without a sign of Redis for so long, web is asked, this often."""
+_TICK_S = 0.2
+_REDIS_TIMEOUT_S = 0.4
+_BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
+_FACTS_S = 0.5
+_FACTS_BATCH = 2000
+_FACTS_STREAM_LENGTH = 100_000
+
+
+class Delivery:
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._loop = asyncio.get_running_loop()
+        self._last_sign_s = float("-inf")
+        self._next_beat_s = 0.0
+        self._next_facts_s = 0.0
+
+    @property
+    def redis_is_silent(self) -> bool:
+        return self._loop.time() - self._last_sign_s > SILENCE_S
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_redis())
+            group.create_task(self._ask_web())
+            group.create_task(self._write_metrics())
+
+    # Redis.
+    async def _follow_redis(self) -> None:
+        url, failures = self._plane.config.redis_url, 0
+        while url is not None:
+            if self._plane.routes.installation is None:
+                await asyncio.sleep(_TICK_S)  # The names of the channels come with the first table, from web.
+                continue
+            # Without a retry of its own the client fails at once, and the loop below decides.
+            client = redis.asyncio.Redis.from_url(
+                url, socket_connect_timeout=_REDIS_TIMEOUT_S, socket_timeout=_REDIS_TIMEOUT_S, retry=None
+            )
+            try:
+                await self._hold_session(client, self._plane.routes.installation)
+            except (RedisError, OSError, TimeoutError) as exc:
+                if not failures:
+                    logger.warning("redis lost", extra={"error": type(exc).__name__})
+                failures = 0 if not self.redis_is_silent else failures + 1
+            finally:
+                with contextlib.suppress(RedisError, OSError, TimeoutError):
+                    await client.aclose()
+            await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
+
+    async def _hold_session(self, client: "redis.asyncio.Redis", installation: str) -> None:
+        """Raises when the connection is lost."""
+        prefix = f"sluice:{installation}"
+        async with client.pubsub(ignore_subscribe_messages=True) as news:
+            await news.subscribe(f"{prefix}:table")
+            await self._read_table(client, prefix)
+            next_tick_s = 0.0
+            while True:
+                now_s = self._loop.time()
+                if now_s >= next_tick_s:
+                    next_tick_s = now_s + _TICK_S
+                    await self._tick(client, prefix, now_s)
+                wait_s = max(0.0, next_tick_s - self._loop.time())
+                if await news.get_message(timeout=wait_s) is not None:
+                    await self._read_table(client, prefix)
+
+    async def _tick(self, client: "redis.asyncio.Redis", prefix: str, now_s: float) -> None:
+        if now_s >= self._next_beat_s:
+            await self._beat(client, prefix)
+            # News can be lost on the way; the stored table cannot.
+            await self._read_table(client, prefix)
+        else:
+            await client.ping()
+        self._last_sign_s = self._loop.time()
+        if now_s >= self._next_facts_s and len(self._plane.facts):
+            self._next_facts_s = now_s + _FACTS_S
+            await self._send_facts(client, prefix)
+
+    async def _read_table(self, client: "redis.asyncio.Redis", prefix: str) -> None:
+        stored: list[bytes | None] = await _answer(client.hmget(f"{prefix}:table", "epoch", "version"))
+        self._last_sign_s = self._loop.time()
+        if stored[0] is None or stored[1] is None:
+            return
+        current = self._plane.routes.order
+        if current is not None and (int(stored[0]), int(stored[1])) <= current:
+            return
+        content: bytes | None = await _answer(client.hget(f"{prefix}:table", "bytes"))
+        if content and self._apply(content):
+            await self._beat(client, prefix)
+            await asyncio.to_thread(self._plane.routes.store_on_disk, content)
+
+    def _apply(self, content: bytes) -> bool:
+        return self._plane.routes.offer(content, now_s=self._loop.time())
+
+    async def _beat(self, client: "redis.asyncio.Redis", prefix: str) -> None:
+        now_s = self._loop.time()
+        self._next_beat_s = now_s + BEAT_S
+        beat = build_beat(self._plane, now_s=now_s)
+        pipeline = client.pipeline(transaction=False)
+        pipeline.set(f"{prefix}:gateway:{self._plane.config.gateway_id}", beat, ex=10)
+        pipeline.publish(f"{prefix}:gateways", beat)
+        await pipeline.execute()
+
+    async def _send_facts(self, client: "redis.asyncio.Redis", prefix: str) -> None:
+        batch = self._plane.facts.take(_FACTS_BATCH)
+        try:
+            await client.xadd(
+                f"{prefix}:facts", {"b": orjson.dumps(batch)}, maxlen=_FACTS_STREAM_LENGTH, approximate=True
+            )
+        except (RedisError, OSError, TimeoutError):
+            # It may have arrived: counting it as lost is better than counting it twice.
+            self._plane.facts.drop(len(batch))
+            raise
+
+    # Web.
+    async def _ask_web(self) -> None:
+        url = self._plane.config.web_url
+        while url is not None:
+            if not self.redis_is_silent:
+                await asyncio.sleep(SILENCE_S / 5)
+                continue
+            applied = False
+            try:
+                content = await self._fetch_table(url)
+                applied = content is not None and self._apply(content)
+                if applied and content is not None:
+                    await asyncio.to_thread(self._plane.routes.store_on_disk, content)
+            except FetchFailed as exc:
+                logger.debug("web not reached", extra={"error": exc.message})
+            # What was just applied is acknowledged at once, by the next question.
+            await asyncio.sleep(0 if applied else SILENCE_S)
+
+    async def _fetch_table(self, url: str) -> bytes | None:
+        """None if there is no newer one. Raises FetchFailed."""
+        epoch, version = self._plane.routes.order or (0, 0)
+        config = self._plane.config
+        path = f"/internal/routing-table?gateway={config.gateway_id}&applied={epoch}.{version}"
+        beat = build_beat(self._plane, now_s=self._loop.time())
+        headers = {
+            "authorization": f"Bearer {derive_internal_token(config.secret)}",
+            "x-sluice-heartbeat": base64.urlsafe_b64encode(beat).decode(),
+        }
+        status, content = await fetch(url, path, headers=headers)
+        if status == 200:
+            return content
+        if status != 204:
+            raise FetchFailed(f"Web answered {status}.", status=status)
+        return None
+
+    # Disk.
+    async def _write_metrics(self) -> None:
+        config = self._plane.config
+        while True:
+            with contextlib.suppress(OSError):
+                metrics.write_snapshot(self._plane.metrics, config.state_dir, worker=config.worker)
+            self._plane.routes.forget_old(self._loop.time())
+            await asyncio.sleep(BEAT_S)
+
+
+async def _answer(call: Any) -> Any:
+    """redis-py types its asynchronous commands as either a value or an awaitable of it."""
+    return await call

@@ -1,0 +1,141 @@
+"""One gateway process: its socket, its clock, its signals, its orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import resource
+import signal
+import socket
+
+from pool.gateway.config import Config
+from pool.gateway.delivery import Delivery
+from pool.gateway.plane import Plane
+from pool.gateway.server import ClientConnection
+from pool.gateway.upstream import IDLE_MAX_S
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+# An idle client may be about to send; it gets this long before its connection is closed in a drain.
+_IDLE_GRACE_S = 0.5
+
+
+def raise_file_limit() -> None:
+    """Each request takes two descriptors."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Several processes may open the same port; the kernel spreads the connections."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.setblocking(False)
+    listener.bind((host, port))
+    return listener
+
+
+class Gateway:
+    def __init__(self, config: Config) -> None:
+        self.plane = Plane(config)
+        self.port = 0
+        self._config = config
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._stopping = asyncio.Event()
+
+    async def start(self) -> None:
+        """Serves from the table on disk, if there is a good one, before anything else answers."""
+        loop = asyncio.get_running_loop()
+        config = self._config
+        config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.plane.routes.load_from_disk(now_s=loop.time())
+        self._listener = open_socket(config.host, config.port)
+        self.port = self._listener.getsockname()[1]
+        self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
+        self._tasks = [loop.create_task(self._sweep()), loop.create_task(Delivery(self.plane).run())]
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT and the drain after it; a second signal ends the process at once."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        await self.start()
+        logger.info("gateway serves", extra={"port": self.port, "gateway": self._config.gateway_id})
+        await self._stopping.wait()
+        await self.drain()
+
+    async def drain(self) -> None:
+        """Takes no new connection, answers what has come, and cuts what is not done in time."""
+        self.plane.draining = True
+        loop = asyncio.get_running_loop()
+        await self._empty_backlog()
+        started_s = loop.time()
+        while self.plane.clients and loop.time() < started_s + self._config.drain_s:
+            if loop.time() > started_s + _IDLE_GRACE_S:
+                self._close_idle_clients()
+            await asyncio.sleep(0.02)
+        for exchange in list(self.plane.exchanges):
+            exchange.cut_off()
+        await asyncio.sleep(0)
+        await self.stop()
+
+    async def stop(self) -> None:
+        """At once, without a drain."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for client in list(self.plane.clients):
+            client.cut_off()
+        for replica in self.plane.routes.replicas:
+            replica.pool.close()
+        with contextlib.suppress(OSError):
+            (self._config.state_dir / f"metrics-{self._config.worker}.json").unlink(missing_ok=True)
+        await asyncio.sleep(0)
+
+    def _accept(self) -> ClientConnection:
+        return ClientConnection(self.plane)
+
+    async def _empty_backlog(self) -> None:
+        """Closing a socket resets the connections that wait in its backlog; so they are taken first."""
+        if self._listener is None or self._server is None:
+            return
+        loop = asyncio.get_running_loop()
+        waiting = []
+        with contextlib.suppress(BlockingIOError, InterruptedError):
+            while True:
+                waiting.append(self._listener.accept()[0])
+        self._server.close()
+        for connection in waiting:
+            connection.setblocking(False)
+            await loop.connect_accepted_socket(self._accept, connection)
+
+    def _close_idle_clients(self) -> None:
+        for client in list(self.plane.clients):
+            if client.is_idle:
+                client.transport.close()
+
+    async def _sweep(self) -> None:
+        """One clock for all time-outs."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._config.sweep_s)
+            now_s = loop.time()
+            for client in list(self.plane.clients):
+                client.check_deadline(now_s)
+            for exchange in list(self.plane.exchanges):
+                exchange.check_deadline(now_s)
+            for replica in self.plane.routes.replicas:
+                replica.pool.close_idle(before_s=now_s - IDLE_MAX_S)
+
+    def _on_signal(self) -> None:
+        if self._stopping.is_set():
+            os._exit(1)
+        self._stopping.set()

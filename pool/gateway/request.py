@@ -1,0 +1,93 @@
+"""One HTTP request as the server reads it, with the checks that keep two parsers from disagreeing on it."""
+
+from pool.domain.routing_table import KeyRoute
+from pool.gateway.openai import GatewayError, InvalidRequest
+
+# Headers that the gateway reads; each may come once.
+_KNOWN = frozenset(
+    (
+        b"authorization", b"content-length", b"expect", b"host", b"transfer-encoding", b"x-forwarded-for",
+        b"x-request-id", b"x-sluice-release", b"x-sluice-session",
+    )
+)  # fmt: skip
+
+
+class Request:
+    """Grows while it is read. `refusal`: what to answer instead of serving it."""
+
+    __slots__ = (
+        "_buffer", "body_bytes", "caller", "first_piece", "head_bytes", "headers", "keep_alive", "method",
+        "refusal", "started_at_s", "target", "version",
+    )  # fmt: skip
+
+    def __init__(self, started_at_s: float) -> None:
+        self.started_at_s = started_at_s
+        self.target = b""
+        self.method = b""
+        self.version = "1.1"
+        self.headers: dict[bytes, bytes] = {}
+        self.head_bytes = 0
+        self.body_bytes = 0
+        self.first_piece = b""
+        self.keep_alive = False
+        self.refusal: GatewayError | None = None
+        self.caller: KeyRoute | None = None
+        self._buffer: bytearray | None = None
+
+    @property
+    def body(self) -> bytes | bytearray:
+        return self.first_piece if self._buffer is None else self._buffer
+
+    @property
+    def path(self) -> bytes:
+        """Compared byte for byte with an allow-list: never decoded, never normalised."""
+        return self.target.partition(b"?")[0]
+
+    def add_header(self, name: bytes, value: bytes) -> None:
+        self.head_bytes += len(name) + len(value) + 4
+        name = name.lower()
+        if name not in _KNOWN:
+            return
+        if name in self.headers and name != b"x-forwarded-for":
+            self.refusal = InvalidRequest(f"The header {name.decode()} is there twice.")
+        self.headers[name] = value.strip()
+
+    def add_body(self, piece: bytes) -> None:
+        self.body_bytes += len(piece)
+        if self._buffer is not None:
+            self._buffer += piece
+        elif self.first_piece:
+            # A body in many small pieces must not cost an object for each of them.
+            self._buffer = bytearray(self.first_piece)
+            self._buffer += piece
+        else:
+            self.first_piece = piece
+
+    def drop_body(self) -> None:
+        self.first_piece = b""
+        self._buffer = None
+
+    def check_framing(self) -> None:
+        """Sets `refusal` where another parser could see another message (RFC 9112, section 6.3)."""
+        coding = self.headers.get(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or self.version != "1.1"):
+            self.refusal = InvalidRequest("Only `Transfer-Encoding: chunked` over HTTP/1.1 is understood.")
+        elif coding is not None and b"content-length" in self.headers:
+            self.refusal = InvalidRequest("Content-Length and Transfer-Encoding exclude each other.")
+        elif self.version not in ("1.0", "1.1"):
+            self.refusal = InvalidRequest("Only HTTP/1.0 and HTTP/1.1 are understood.")
+        elif self.version == "1.1" and b"host" not in self.headers:
+            self.refusal = InvalidRequest("The Host header is missing.")
+
+    @property
+    def is_chunked(self) -> bool:
+        return b"transfer-encoding" in self.headers
+
+    @property
+    def content_length(self) -> int:
+        """0 also when the body is chunked. The parser has checked that it is a number."""
+        return int(self.headers.get(b"content-length", b"0"))
+
+    @property
+    def expects_continue(self) -> bool:
+        return self.headers.get(b"expect", b"").lower() == b"100-continue"

@@ -1,0 +1,65 @@
+"""Heads and frames of HTTP/1.1 responses as bytes."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from pool.gateway.openai import GatewayError, error_body
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+# Of one connection only, or the gateway's own to say, or nothing that an engine should tell a client.
+_KEPT_BACK = frozenset(
+    (
+        b"alt-svc", b"authorization", b"connection", b"date", b"keep-alive",
+        b"proxy-authenticate", b"proxy-connection", b"server", b"set-cookie", b"te", b"trailer",
+        b"transfer-encoding", b"upgrade", b"www-authenticate", b"x-request-id", b"x-sluice-lane",
+        b"x-sluice-release", b"x-sluice-replica",
+    )
+)  # fmt: skip
+
+
+def status_line(status: int) -> bytes:
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+
+
+def read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes | None, bool]:
+    """Of an engine's headers: the lines that a client may see, the length, and whether events follow."""
+    lines, length, is_stream = b"", None, False
+    for name, value in headers:
+        name = name.lower()
+        if name == b"content-length":
+            length = value
+        elif name not in _KEPT_BACK:
+            lines += b"%b: %b\r\n" % (name, value)
+            if name == b"content-type":
+                is_stream = value.startswith(b"text/event-stream")
+    return lines, length, is_stream
+
+
+def whole_response(
+    status: int, body: bytes, *, kind: bytes = b"application/json", extra: bytes = b"", close: bool = False
+) -> bytes:
+    """`extra`: complete header lines."""
+    ending = b"connection: close\r\n\r\n" if close else b"\r\n"
+    head = b"content-type: %b\r\ncontent-length: %d\r\n" % (kind, len(body))
+    return b"".join((status_line(status), head, extra, ending, body))
+
+
+def refusal(error: GatewayError, *, request_id: str, close: bool) -> bytes:
+    extra = b"x-request-id: %b\r\n" % request_id.encode()
+    if error.retry_after_s is not None:
+        extra += b"retry-after: %d\r\n" % error.retry_after_s
+    if error.status == 401:
+        extra += b"www-authenticate: Bearer\r\n"
+    if allowed := error.details.get("allow"):
+        extra += b"allow: %b\r\n" % str(allowed).encode()
+    return whole_response(error.status, error_body(error), extra=extra, close=close)
+
+
+def chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)

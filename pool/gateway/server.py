@@ -1,0 +1,301 @@
+"""The HTTP/1.1 server side: one client's connection, its requests in order, its limits and time-outs."""
+
+import asyncio
+from collections import deque
+from typing import Protocol, cast
+
+import httptools
+
+from pool.gateway import response
+from pool.gateway.config import Config
+from pool.gateway.openai import GatewayError, HeadersTooLarge, InvalidRequest, RequestTimeout, RequestTooLarge
+from pool.gateway.request import Request
+
+_WRITE_HIGH_BYTES = 256 * 1024
+# A client that is told off while it still sends gets this long to read the answer before the reset.
+_LINGER_S = 2.0
+# A refused body up to this size is read to its end, so that the connection lives on.
+_SWALLOW_BYTES = 64 * 1024
+# Requests that a client sent ahead of the answers.
+_PIPELINE_DEPTH = 16
+# A body that trickles in may take this many times the time-out between two reads.
+_WHOLE_BODY_FACTOR = 10
+# Chunk sizes and extensions are bytes too, but not of the body.
+_FRAMING_FACTOR = 8
+
+
+class Exchange(Protocol):
+    """What answers a request that cannot be answered at once."""
+
+    def on_client_gone(self) -> None: ...
+
+    def on_client_slow(self, *, slow: bool) -> None: ...
+
+
+class Plane(Protocol):
+    """The rest of the gateway, as a connection sees it."""
+
+    config: Config
+    clients: "set[ClientConnection]"
+    draining: bool
+
+    def new_request_id(self) -> str: ...
+
+    def check_head(self, request: Request, peer: str) -> GatewayError | None: ...
+
+    def serve(self, client: "ClientConnection", request: Request) -> Exchange | None: ...
+
+    def note_refusal(self, error: GatewayError) -> None: ...
+
+
+class ClientConnection(asyncio.Protocol):
+    __slots__ = (
+        "_deaf", "_exchange", "_loop", "_parser", "_plane", "_queue", "_reading", "_request_bytes", "_slow",
+        "_starting", "deadline_s", "peer", "served", "transport",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._reading: Request | None = None
+        self._queue: deque[Request] = deque()
+        self._exchange: Exchange | None = None
+        self._starting = False
+        self._slow = False
+        self._deaf = False  # Nothing that still comes in is looked at: the connection is about to end.
+        self._request_bytes = 0
+        self.served = 0
+        self.deadline_s = self._loop.time() + plane.config.header_timeout_s
+        self.peer = ""
+
+    # For whoever answers.
+    def write(self, data: bytes) -> None:
+        self.transport.write(data)
+
+    def finish(self, *, keep_alive: bool) -> None:
+        """The response is written; the next request may start."""
+        self._exchange = None
+        self.served += 1
+        if keep_alive and not self._plane.draining:
+            self.deadline_s = self._loop.time() + self._plane.config.idle_timeout_s
+            if self._queue and not self._starting:
+                self._start_next()
+        else:
+            self._deaf = True
+            self._queue.clear()
+            self.transport.close()
+            self.deadline_s = self._loop.time() + self._plane.config.write_timeout_s
+
+    def cut(self) -> None:
+        """Ends the connection so that nobody takes the response for complete."""
+        self._exchange = None
+        self.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._exchange is None and self._reading is None and not self._queue
+
+    # Protocol.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport for Unix sockets is no asyncio.Transport by class, only by its methods.
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        name = transport.get_extra_info("peername")
+        self.peer = name[0] if isinstance(name, tuple) else ""
+        self._plane.clients.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        self._request_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # An offer of another protocol (h2c) is declined by an answer in HTTP/1.1.
+            self._end_reading_after_queue()
+        except (httptools.HttpParserError, httptools.HttpParserCallbackError):
+            self._refuse_rest(InvalidRequest("The request is no valid HTTP/1.1."))
+        else:
+            self._check_sizes()
+        if self._queue and self._exchange is None:
+            self._start_next()
+
+    def eof_received(self) -> None:
+        """A client that closes its half has gone: whatever runs for it ends (FC-07)."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._plane.clients.discard(self)
+        self._deaf = True
+        self._queue.clear()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.on_client_gone()
+
+    def pause_writing(self) -> None:
+        self._slow = True
+        self.deadline_s = self._loop.time() + self._plane.config.write_timeout_s
+        if self._exchange is not None:
+            self._exchange.on_client_slow(slow=True)
+
+    def resume_writing(self) -> None:
+        self._slow = False
+        self.deadline_s = self._loop.time() + self._plane.config.idle_timeout_s
+        if self._exchange is not None:
+            self._exchange.on_client_slow(slow=False)
+        elif self._queue:
+            self._start_next()
+
+    def check_deadline(self, now_s: float) -> None:
+        """Called a few times a second: cheaper than a timer for each request."""
+        if now_s < self.deadline_s:
+            return
+        if self._slow or self._deaf:
+            self.cut_off()
+        elif self._exchange is not None:
+            return
+        elif self._reading is not None:
+            self._refuse_rest(RequestTimeout("The request did not come in time."))
+            self._start_next()
+        else:
+            self.transport.close()
+
+    def cut_off(self) -> None:
+        """Ends everything of this client at once."""
+        self.transport.abort()
+
+    # Parser.
+    def on_message_begin(self) -> None:
+        now_s = self._loop.time()
+        self._reading = Request(now_s)
+        if self._exchange is None:
+            self.deadline_s = now_s + self._plane.config.header_timeout_s
+
+    def on_url(self, url: bytes) -> None:
+        if self._reading is not None:
+            self._reading.target += url
+            self._reading.head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reading is not None:
+            self._reading.add_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        request = self._reading
+        if request is None:
+            return
+        request.method = self._parser.get_method()
+        request.version = self._parser.get_http_version()
+        request.check_framing()
+        if request.head_bytes > self._plane.config.max_header_bytes:
+            request.refusal = HeadersTooLarge("The request's headers are larger than allowed.")
+        elif request.content_length > self._plane.config.max_body_bytes:
+            request.refusal = self._too_large()
+        if request.refusal is None:
+            request.refusal = self._plane.check_head(request, self.peer)
+        if request.refusal is not None and (
+            request.expects_continue or request.is_chunked or request.content_length > _SWALLOW_BYTES
+        ):
+            self._refuse_rest(request.refusal)
+        else:
+            self._await_body(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self._reading
+        if request is None or request.refusal is not None:
+            return
+        request.add_body(body)
+        if self._exchange is None:
+            self._rearm_body(request)
+        if request.body_bytes > self._plane.config.max_body_bytes:
+            self._refuse_rest(self._too_large())
+
+    def on_message_complete(self) -> None:
+        request = self._reading
+        if request is None:
+            return
+        self._reading = None
+        self._request_bytes = 0
+        request.keep_alive = self._parser.should_keep_alive()
+        self._queue.append(request)
+
+    # Inside.
+    def _await_body(self, request: Request) -> None:
+        if self._exchange is None:
+            self._rearm_body(request)
+            if request.expects_continue and not self._queue:
+                self.transport.write(response.CONTINUE)
+
+    def _rearm_body(self, request: Request) -> None:
+        timeout_s = self._plane.config.body_timeout_s
+        latest_s = request.started_at_s + _WHOLE_BODY_FACTOR * timeout_s
+        self.deadline_s = min(self._loop.time() + timeout_s, latest_s)
+
+    def _start_next(self) -> None:
+        """Answers what waits, one after the other; a loop, so that a long pipeline needs no deep stack."""
+        self._starting = True
+        while self._queue and self._exchange is None and not self._slow:
+            request = self._queue.popleft()
+            if request.refusal is not None:
+                self._refuse(request, request.refusal)
+            else:
+                self._exchange = self._plane.serve(self, request)
+        self._starting = False
+        self._pace_reading()
+
+    def _refuse(self, request: Request, error: GatewayError) -> None:
+        self._plane.note_refusal(error)
+        keep_alive = request.keep_alive and not self._plane.draining
+        self.write(response.refusal(error, request_id=self._plane.new_request_id(), close=not keep_alive))
+        if self._deaf and not self._queue:
+            self._linger()
+        else:
+            self.finish(keep_alive=keep_alive)
+
+    def _refuse_rest(self, error: GatewayError) -> None:
+        """The request that is being read, and all that follows it, gets this one answer."""
+        self._deaf = True
+        request = self._reading or Request(self._loop.time())
+        request.refusal = error
+        request.keep_alive = False
+        request.drop_body()
+        self._reading = None
+        self._queue.append(request)
+
+    def _linger(self) -> None:
+        """A reset while the client still sends would take the answer from it; so it may read first."""
+        self._exchange = None
+        self.deadline_s = self._loop.time() + _LINGER_S
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _end_reading_after_queue(self) -> None:
+        self._deaf = True
+        self._reading = None
+        for request in self._queue:
+            request.keep_alive = False
+
+    def _check_sizes(self) -> None:
+        request = self._reading
+        if request is not None:
+            limits = self._plane.config
+            if not request.method and self._request_bytes > limits.max_header_bytes:
+                self._refuse_rest(HeadersTooLarge("The request's headers are larger than allowed."))
+            elif self._request_bytes > limits.max_header_bytes + _FRAMING_FACTOR * limits.max_body_bytes:
+                self._refuse_rest(self._too_large())
+        if len(self._queue) > 1:
+            self._pace_reading()
+
+    def _pace_reading(self) -> None:
+        if self._deaf or self.transport.is_closing():
+            return
+        if len(self._queue) > _PIPELINE_DEPTH:
+            self.transport.pause_reading()
+        elif not self.transport.is_reading():
+            self.transport.resume_reading()
+
+    def _too_large(self) -> RequestTooLarge:
+        limit = self._plane.config.max_body_bytes
+        return RequestTooLarge(f"The body is larger than {limit} bytes.", limit_bytes=limit)

@@ -1,0 +1,205 @@
+"""The HTTP/1.1 client side: connections to one engine, kept alive and pooled. Knows no routing."""
+
+import asyncio
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+# vLLM's server closes a connection that is idle for 5 s; a request must not meet that moment.
+IDLE_MAX_S = 4.0
+_MAX_IDLE = 256
+# One write joins head and body up to this size; above it a copy costs more than a second buffer.
+_JOIN_BYTES = 64 * 1024
+
+
+class Receiver(Protocol):
+    """Who a response is for."""
+
+    def on_connected(self, connection: "UpstreamConnection") -> None: ...
+
+    def on_connect_failed(self, reason: str) -> None: ...
+
+    def on_response(self, connection: "UpstreamConnection", body: bytes) -> None:
+        """A read brought more of the response; `connection.complete` says whether that was the end."""
+
+    def on_lost(self, connection: "UpstreamConnection", reason: str) -> None:
+        """The connection ended before the response did."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    __slots__ = (
+        "_parser", "_pieces", "complete", "got_bytes", "headers", "idle_since_s", "is_spoiled", "pool",
+        "receiver", "reused", "status", "transport",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+
+    def __init__(self, pool: "Pool") -> None:
+        self.pool = pool
+        self.receiver: Receiver | None = None
+        self.reused = False
+        self.idle_since_s = 0.0
+        self.is_spoiled = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._reset()
+
+    def send(self, receiver: Receiver, head: bytes, body: bytes | bytearray) -> None:
+        self.receiver = receiver
+        self._reset()
+        if len(body) <= _JOIN_BYTES:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
+
+    def release(self) -> None:
+        """Back to the pool after a complete response, if it can carry another request; else closed, which
+        ends the request at the engine."""
+        self.receiver = None
+        reusable = (
+            self.complete
+            and not self.is_spoiled
+            and self._parser.should_keep_alive()
+            and not self.transport.is_closing()
+            and not self.transport.get_write_buffer_size()
+        )
+        if not reusable or not self.pool.keep(self):
+            self.transport.abort()
+
+    def offer(self) -> None:
+        """To the pool, unused: whoever asked for it has gone meanwhile."""
+        if not self.pool.keep(self):
+            self.transport.abort()
+
+    # Protocol.
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport for Unix sockets is no asyncio.Transport by class, only by its methods.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        receiver = self.receiver
+        if receiver is None:
+            # Nothing was asked: the peer breaks the protocol, or tells why it closes.
+            self.transport.abort()
+            return
+        self.got_bytes = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self.is_spoiled = True
+            if not self.complete:
+                self.receiver = None
+                self.transport.abort()
+                receiver.on_lost(self, "the answer is no valid HTTP")
+                return
+        if self.status >= 200:
+            pieces = self._pieces
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            receiver.on_response(self, body)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        receiver, self.receiver = self.receiver, None
+        self.pool.forget(self)
+        if receiver is not None:
+            receiver.on_lost(self, "the connection was reset" if exc else "the connection was closed")
+
+    # Parser.
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        if self.status < 200:
+            self._reset()  # An interim answer; the real one follows.
+        else:
+            self.complete = True
+
+    def _reset(self) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        self.complete = False
+        self.got_bytes = False
+
+
+class Pool:
+    """The connections to one engine. No upper bound of its own: slots bound the requests."""
+
+    def __init__(self, address: str, *, key: str, connect_timeout_s: float) -> None:
+        """`address`: `unix:/path.sock` or `http://host:port`."""
+        self._connect_timeout_s = connect_timeout_s
+        self._idle: list[UpstreamConnection] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        url = urlsplit(address)
+        self._path = url.path if url.scheme == "unix" else ""
+        self._host = url.hostname or "127.0.0.1"
+        self._port = url.port or 80
+        host = url.netloc or "engine"
+        self.head_prefix = (
+            f"host: {host}\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n".encode()
+        )
+        """The lines that every request to this engine begins with. Holds the engine's key: never logged."""
+
+    @property
+    def idle_count(self) -> int:
+        return len(self._idle)
+
+    def find_idle(self) -> UpstreamConnection | None:
+        """The connection that was used last, taken out of the pool."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.transport.is_closing():
+                connection.reused = True
+                return connection
+        return None
+
+    def connect(self, receiver: Receiver) -> None:
+        """Tells the receiver, later, either on_connected or on_connect_failed."""
+        task = asyncio.get_running_loop().create_task(self._connect(receiver))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def keep(self, connection: UpstreamConnection) -> bool:
+        if self._closed or len(self._idle) >= _MAX_IDLE:
+            return False
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.append(connection)
+        return True
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close_idle(self, *, before_s: float) -> None:
+        """Closes what has been idle since before that time; the oldest come first."""
+        while self._idle and self._idle[0].idle_since_s <= before_s:
+            self._idle.pop(0).transport.abort()
+
+    def reopen(self) -> None:
+        self._closed = False
+
+    def close(self) -> None:
+        """For an engine that gets no further request; running ones go on."""
+        self._closed = True
+        self.close_idle(before_s=float("inf"))
+
+    async def _connect(self, receiver: Receiver) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                if self._path:
+                    opening = loop.create_unix_connection(lambda: UpstreamConnection(self), self._path)
+                else:
+                    opening = loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
+                _, connection = await opening
+        except (OSError, TimeoutError) as exc:
+            receiver.on_connect_failed("timed out" if isinstance(exc, TimeoutError) else "refused")
+            return
+        receiver.on_connected(connection)
