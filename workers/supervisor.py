@@ -7,7 +7,6 @@ begins, so nothing is started or stopped.
 from __future__ import annotations
 
 import logging
-import signal
 import time
 import uuid
 from collections.abc import Callable
@@ -33,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 TERM_GRACE_S = 5.0
 """vLLM ends within 0.8 s of SIGTERM when idle; the rest of its group is then killed."""
+KILL_LIMIT_S = 5.0
+"""A killed group is gone at once unless the kernel waits for a device."""
 ACTIVE = ("starting", "loading", "warming", "ready", "draining")
 
 EngineKey = tuple[str, int]
@@ -115,8 +116,8 @@ class Supervisor:
             if engine is None:
                 self.starter.start(row)
         except StartRefused as exc:
-            note_failure(seen(row), Failure(exc.kind, exc.code, exc.message), engine="gone")
-            finish_intent(intent, holder=self.holder, now=timezone.now(), result=exc.code, failed=True)
+            note_failure(seen(row), exc.failure, engine="gone")
+            finish_intent(intent, holder=self.holder, now=timezone.now(), result=exc.reason_code, failed=True)
             step_replica(row.pk, timezone.now())
             return
         finish_intent(intent, holder=self.holder, now=timezone.now(), result=result)
@@ -124,33 +125,24 @@ class Supervisor:
     def _stop(self, intent: Intent, engine: EngineProcess | None) -> None:
         row = intent.replica
         if engine is not None:
-            self.end_engine(engine, force=intent.action == "kill")
+            if not self.end_engine(engine, force=intent.action == "kill"):
+                return
             note(seen(row), log_tail=redact(LogFollower.at(engine.log_path).tail()), engine="ended", pid=None)
         if engine is None or self._wait_for_memory(engine):
             note(seen(row), engine="gone", pid=None)
         finish_intent(intent, holder=self.holder, now=timezone.now(), result="ended")
         step_replica(row.pk, timezone.now())
 
-    def end_engine(self, engine: EngineProcess, *, force: bool) -> None:
-        """SIGTERM, five seconds, then SIGKILL of the whole group; returns when nothing of it is left."""
+    def end_engine(self, engine: EngineProcess, *, force: bool) -> bool:
+        """SIGTERM, five seconds, then SIGKILL of the whole session. True when nothing of it is left."""
         watcher = self.watchers.get((engine.replica_id, engine.generation))
         if watcher is not None:
             watcher.stop()
-        if not force:
-            self._signal(engine, signal.SIGTERM)
-            if self._wait_for_end(engine, TERM_GRACE_S):
-                self._signal(engine, signal.SIGKILL)
-                return
-        self._signal(engine, signal.SIGKILL)
-        self._wait_for_end(engine, TERM_GRACE_S)
-
-    def _signal(self, engine: EngineProcess, signum: int) -> None:
-        self.host.signal_group(engine.replica_id, generation=engine.generation, signum=signum)
-
-    def _wait_for_end(self, engine: EngineProcess, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+        grace_s = 0.0 if force else TERM_GRACE_S
+        self.host.stop(engine.replica_id, generation=engine.generation, grace_s=grace_s)
+        deadline = time.monotonic() + grace_s + KILL_LIMIT_S
         while time.monotonic() < deadline:
-            current = self.host.find_engine(engine.replica_id, engine.generation)
+            current = self.host.find_engine(engine.replica_id, generation=engine.generation)
             if current is None or not current.running:
                 return True
             time.sleep(0.05)

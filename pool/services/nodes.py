@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ def register_node(identity: NodeIdentity, *, holder: uuid.UUID, now: datetime) -
     with transaction.atomic():
         node, created = Node.objects.select_for_update().get_or_create(name=identity.name)
         held = NodeLease.objects.filter(node=node, until__gt=now).exclude(holder=holder).first()
-        if held is not None:
+        if held is not None and not _is_dead_predecessor(node, identity):
             raise LeaseHeld(f"node {identity.name} is held by another worker until {held.until.isoformat()}")
         node.host, node.address, node.zone = identity.host, identity.address, identity.zone
         node.labels, node.facts = identity.labels, identity.facts
@@ -50,6 +51,12 @@ def register_node(identity: NodeIdentity, *, holder: uuid.UUID, now: datetime) -
         if created:
             record(loop_actor(f"node/{identity.name}"), "node.register", subject=f"node/{identity.name}")
     return node
+
+
+def _is_dead_predecessor(node: Node, identity: NodeIdentity) -> bool:
+    """A worker that was killed on this very host is seen to be dead; its lease need not run out."""
+    pid = node.facts.get("worker_pid")
+    return node.host == identity.host and isinstance(pid, int) and not os.path.exists(f"/proc/{pid}")
 
 
 def renew_lease(node: Node, *, holder: uuid.UUID, now: datetime) -> bool:

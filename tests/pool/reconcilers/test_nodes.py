@@ -1,0 +1,98 @@
+from datetime import timedelta
+
+import pytest
+
+from pool.models import GatewayInstance, Node, NodeLease
+from pool.reconcilers.nodes import run_pass
+from tests.pool.services.world import NOW, make_node
+
+pytestmark = pytest.mark.django_db
+LONG = timedelta(hours=1)
+OVER = NOW + timedelta(seconds=11)
+LOST = NOW + timedelta(seconds=90)
+
+
+def make_pool(count: int = 3) -> list[Node]:
+    return [make_node(f"node-{number}") for number in range(count)]
+
+
+def renew_others(silent: Node, now: object) -> None:
+    NodeLease.objects.exclude(node=silent).update(until=now + timedelta(seconds=10))  # type: ignore[operator]
+
+
+def make_gateway(now: object, **nodes: float) -> None:
+    GatewayInstance.objects.create(id="g1", seen_at=now, via="redis", report={"nodes": nodes})
+
+
+def phase_of(node: Node) -> str:
+    return Node.objects.get(pk=node.pk).phase
+
+
+def test_a_silent_node_becomes_unreachable_and_later_replaced() -> None:
+    silent = make_pool()[0]
+
+    renew_others(silent, OVER)
+    run_pass(OVER, watching_for=LONG)
+    assert phase_of(silent) == "unreachable"
+
+    renew_others(silent, LOST)
+    make_gateway(LOST, **{"node-0": 80.0})
+    run_pass(LOST, watching_for=LONG)
+    assert phase_of(silent) == "replaced"
+
+
+def test_nothing_is_moved_when_half_of_the_nodes_are_missing_fc21() -> None:
+    nodes = make_pool(2)
+    make_gateway(LOST)
+    Node.objects.update(phase="unreachable")
+
+    report = run_pass(LOST, watching_for=LONG)
+
+    assert {phase_of(node) for node in nodes} == {"unreachable"}
+    assert "missing" in report["frozen"]["node-0"]  # type: ignore[index]
+    assert Node.objects.get(name="node-0").reason_code == "too_many_missing"
+
+
+def test_a_node_whose_engines_still_answer_is_left_alone_fc04() -> None:
+    silent = make_pool()[0]
+    Node.objects.filter(pk=silent.pk).update(phase="unreachable")
+    renew_others(silent, LOST)
+    make_gateway(LOST, **{"node-0": 2.0})
+
+    report = run_pass(LOST, watching_for=LONG)
+
+    assert phase_of(silent) == "unreachable"
+    assert "node-0" in report["frozen"]  # type: ignore[operator]
+
+
+def test_a_loop_that_stalled_itself_moves_nothing() -> None:
+    silent = make_pool()[0]
+    Node.objects.filter(pk=silent.pk).update(phase="unreachable")
+    renew_others(silent, LOST)
+    make_gateway(LOST)
+
+    run_pass(LOST, watching_for=timedelta(seconds=5))
+
+    assert phase_of(silent) == "unreachable"
+
+
+def test_a_wish_of_the_operator_moves_the_node_and_back() -> None:
+    (node,) = make_pool(1)
+    Node.objects.update(wish="drain")
+    run_pass(NOW, watching_for=LONG)
+    assert phase_of(node) == "draining"
+
+    Node.objects.update(wish="serve")
+    run_pass(NOW, watching_for=LONG)
+    assert phase_of(node) == "ready"
+
+
+def test_a_queue_that_takes_no_probe_is_said_to_be_stalled_fc46() -> None:
+    (node,) = make_pool(1)
+    NodeLease.objects.update(probe_sent_at=NOW, probe_seen_at=NOW - timedelta(seconds=60))
+    run_pass(NOW, watching_for=LONG)
+    assert (phase_of(node), Node.objects.get().reason_code) == ("ready", "queue_stalled")
+
+    NodeLease.objects.update(probe_seen_at=NOW)
+    run_pass(NOW, watching_for=LONG)
+    assert Node.objects.get().reason_code == ""

@@ -1,0 +1,190 @@
+"""From a replica's row to a running engine: specification, checks right before the start, launch, explanation."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from django.utils import timezone
+
+from pool.domain.backoff import Failure, FailureKind
+from pool.domain.errors import PoolError
+from pool.domain.profiles import parse_settings
+from pool.domain.replica import Report
+from pool.domain.signing import derive_engine_key
+from pool.domain.startup import load_budget
+from pool.domain.version_facts import facts_from_json
+from pool.models import Node, PortReservation, Replica, VersionPresence
+from pool.ports import EngineDriver, EngineHost, EngineProcess, EngineSpec, RuntimeRef
+from pool.services.replicas import Because, report, seen
+from workers.warmup import WarmUpRecipe, make_recipe
+from workers.watcher import Watcher
+
+
+class StartRefused(PoolError):
+    """The start was not tried, or ended before a process existed."""
+
+    code: ClassVar[str] = "start_refused"
+
+    def __init__(self, code: str, message: str, *, permanent: bool, **details: object) -> None:
+        super().__init__(message, **details)
+        self.reason_code = code
+        self.kind = FailureKind.PERMANENT if permanent else FailureKind.TRANSIENT
+
+    @property
+    def failure(self) -> Failure:
+        return Failure(self.kind, self.reason_code, self.message)
+
+
+_PERMANENT_CODES = frozenset({"remote_code", "profile_conflicts", "missing_runtime"})
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where a node keeps what belongs to engines. `compile_dir` is in the cache folder: kept across installations."""
+
+    engines: Path
+    compile: Path
+
+
+@dataclass
+class EngineStarter:
+    node: Node
+    host: EngineHost
+    drivers: Mapping[str, EngineDriver]
+    runtimes: Mapping[str, RuntimeRef]
+    folders: Folders
+    secret: str
+    lock_devices: Callable[[tuple[str, ...]], object]
+
+    def start(self, row: Replica) -> EngineProcess:
+        """Idempotent: the keeper returns what it knows of this generation. Raises StartRefused."""
+        spec = self.make_spec(row)
+        driver = self.drivers[spec.runtime.kind]
+        try:
+            check_ports(spec)
+            caches_are_warm = driver.prepare(spec)
+            process = self.host.spawn(spec, command=driver.build_command(spec))
+        except StartRefused:
+            raise
+        except (PoolError, OSError) as exc:
+            raise _refusal(exc) from exc
+        weights = self._weight_bytes(row)
+        report(
+            seen(row),
+            Report.PROCESS_STARTED,
+            because=Because("process_started", "The engine's process runs; it loads."),
+            now=timezone.now(),
+            engine="running",
+            pid=process.pid,
+            pid_started_ticks=process.started_ticks,
+            started_at=timezone.now(),
+            budget_s=int(load_budget(weights).total_seconds()),
+            figures=row.figures | {"caches_warm": caches_are_warm},
+        )
+        return process
+
+    def make_spec(self, row: Replica) -> EngineSpec:
+        """Raises StartRefused when something that the placement relied on is not there."""
+        runtime = self.runtimes.get(row.release.runtime)
+        if runtime is None:
+            raise StartRefused(
+                "missing_runtime", f"This node has no runtime '{row.release.runtime}' any more.", permanent=True
+            )
+        use = row.release.profiles.select_related("profile").filter(lane__in=[row.lane, ""]).first()
+        if use is None:
+            raise StartRefused("no_profile", f"The release has no profile for lane '{row.lane}'.", permanent=True)
+        version = row.release.version
+        return EngineSpec(
+            replica_id=row.pk,
+            generation=row.generation,
+            runtime=runtime,
+            model_path=self._model_path(row),
+            served_model_name=row.release.model.name,
+            settings=use.profile.settings,
+            address=row.address,
+            engines_dir=str(self.folders.engines),
+            compile_dir=str(self.folders.compile / runtime.name / f"{version.pk}-{use.profile.digest[:12]}"),
+            engine_key=derive_engine_key(self.secret, replica_id=row.pk, generation=row.generation),
+            device_uuids=tuple(row.device_uuids),
+            internal_ports=tuple(
+                PortReservation.objects.filter(replica=row, generation=row.generation, purpose="internal")
+                .order_by("port")
+                .values_list("port", flat=True)
+            ),
+            remote_code_approved=version.remote_code_approved,
+        )
+
+    def _model_path(self, row: Replica) -> str:
+        runtime = self.runtimes[row.release.runtime]
+        presence = VersionPresence.objects.filter(node=self.node, version=row.release.version).first()
+        if presence is not None and presence.phase == "present":
+            return presence.path
+        if runtime.kind == "sim":
+            return presence.path if presence is not None else ""
+        raise StartRefused(
+            "missing_file",
+            f"Version '{row.release.version.name}' is not verified on node '{self.node.name}' any more.",
+            permanent=False,
+        )
+
+    def _weight_bytes(self, row: Replica) -> int:
+        facts = row.release.version.facts
+        return (facts_from_json(facts).weight_bytes or 0) if facts else 0
+
+    def watch(self, row: Replica, process: EngineProcess) -> Watcher:
+        spec = self.make_spec(row)
+        return Watcher(
+            spec=spec,
+            process=process,
+            driver=self.drivers[spec.runtime.kind],
+            recipe=self._recipe(row, spec),
+        )
+
+    def _recipe(self, row: Replica, spec: EngineSpec) -> WarmUpRecipe:
+        settings = parse_settings(spec.settings)
+        facts = row.release.version.facts
+        lanes = row.release.model.lanes.order_by("position")
+        if row.lane:
+            lanes = lanes.filter(name=row.lane)
+        return make_recipe(
+            lane_edges={lane.name: lane.max_prompt_tokens for lane in lanes},
+            settings=settings,
+            claims_chat=bool(facts is None or facts.get("has_chat_template", True)),
+        )
+
+    def explain_end(self, row: Replica, process: EngineProcess, log: str) -> Failure:
+        """Why the engine ended, in one sentence with the figures that it printed and what to change."""
+        runtime = self.runtimes.get(row.release.runtime)
+        if runtime is None:
+            return Failure(FailureKind.PERMANENT, "missing_runtime", "This node has no such runtime any more.")
+        found = self.drivers[runtime.kind].classify_failure(log, exit_code=process.exit_code, signal=process.signal)
+        kind = FailureKind.PERMANENT if found.permanent and row.phase != "ready" else FailureKind.TRANSIENT
+        return Failure(kind, str(found.code), f"{found.message} {found.advice}".strip())
+
+
+def check_ports(spec: EngineSpec) -> None:
+    """Binds each reserved port for a moment: a squatter costs a new port, not a failed start (FC-32)."""
+    parts = urlsplit(spec.address)
+    wanted = [*spec.internal_ports] + ([parts.port] if parts.scheme == "http" and parts.port else [])
+    for port in wanted:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((parts.hostname or "127.0.0.1", port))
+            except OSError as exc:
+                raise StartRefused(
+                    "port_in_use", f"Port {port} is held by another process; another one is taken.", permanent=False
+                ) from exc
+
+
+def _refusal(exc: PoolError | OSError) -> StartRefused:
+    if isinstance(exc, PoolError):
+        code = str(exc.details.get("reason", exc.code))
+        return StartRefused(code, exc.message, permanent=exc.code in _PERMANENT_CODES)
+    return StartRefused("host_error", f"The host refused: {exc.strerror or exc}.", permanent=False)
+

@@ -1,0 +1,50 @@
+"""Measures this node's devices every second: memory by owner, with the time of the measurement."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from pool.models import Node
+from pool.ports import DeviceFacts, DeviceInventory, EngineProcess
+from pool.services.nodes import store_devices, store_memory
+
+INVENTORY_EVERY = timedelta(seconds=10)
+
+
+@dataclass
+class Sampler:
+    node: Node
+    inventory: DeviceInventory
+    our_pids: Callable[[], frozenset[int]]
+    newest: tuple[DeviceFacts, ...] = ()
+    stored_at: datetime | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run_pass(self, now: datetime) -> dict[str, object]:
+        devices = self.measure()
+        if self.stored_at is None or now - self.stored_at >= INVENTORY_EVERY:
+            store_devices(self.node, devices)
+            self.stored_at = now
+        store_memory(self.node, devices, ours=self.our_pids(), now=timezone.now())
+        return {}
+
+    def measure(self) -> tuple[DeviceFacts, ...]:
+        with self.lock:
+            self.newest = self.inventory.list_devices()
+            return self.newest
+
+    def memory_is_back(self, engine: EngineProcess) -> bool:
+        """No process of the engine holds memory of a device any more."""
+        if engine.running:
+            return False
+        members = set(engine.members) | ({engine.pid} if engine.pid is not None else set())
+        return not any(
+            process.pid in members and device.kind != "cpu"
+            for device in self.measure()
+            for process in device.processes
+        )
