@@ -121,6 +121,7 @@ def _ensure_venv(environment: Environment, title: str, progress: Progress) -> En
         with hold_lock(_lock_path(environment), on_wait=tell_waiting):
             if not environment.is_complete:
                 _start_over(environment)
+                step.note = "creating"
                 create_venv(environment.folder, log=_log_path(environment))
                 run_pip(
                     PipRun(environment.python, locks=environment.locks, log=_log_path(environment)), step=step

@@ -1,6 +1,7 @@
 """`./sluice test [pytest options]`: brings what the tests need, then becomes pytest."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,9 +27,9 @@ def run(name: str, arguments: list[str]) -> int:
     progress = Progress()
     dev = ensure_dev(progress)
     env = tool_environment(dev)
-    if wants_browser(arguments):
+    if wants("browser", arguments):
         env |= _find_browser(progress)
-    if wants_engine(arguments):
+    if wants("engine", arguments):
         engine = ensure_engine(progress, "cpu")
         plugin = install_plugin(engine, progress)
         env |= {
@@ -39,22 +40,25 @@ def run(name: str, arguments: list[str]) -> int:
     hand_over(dev.python, ["-m", "pytest", *arguments], env=env)
 
 
-def wants_engine(arguments: list[str]) -> bool:
-    """A whole run without `-m "not engine"`, or one that names engine tests. A part of the tests brings its
-    own."""
+def wants(mark: str, arguments: list[str]) -> bool:
+    """Whether tests with the mark may be among those chosen. Runs of single files bring what they need
+    themselves."""
     expression = _read_expression(arguments)
-    if "not engine" in expression:
+    if _names_paths(arguments) and not any(mark in word for word in arguments):
         return False
-    return "engine" in expression or not _names_paths(arguments)
+    return not expression or _matches(expression, {mark})
 
 
-def wants_browser(arguments: list[str]) -> bool:
-    expression = _read_expression(arguments)
-    if "not browser" in expression:
-        return False
-    return (
-        "browser" in expression or not _names_paths(arguments) or any("browser" in word for word in arguments)
-    )
+def _matches(expression: str, marks: set[str]) -> bool:
+    """pytest's `-m`: names are true when the test bears them. What it would refuse is left for it to
+    refuse."""
+    words = re.sub(r"\b(?!(?:and|or|not)\b)\w+", lambda name: str(name[0] in marks), expression)
+    if not re.fullmatch(r"(?:True|False|and|or|not|[\s()])*", words):
+        return True
+    try:
+        return bool(eval(words, {"__builtins__": {}}))
+    except SyntaxError:
+        return True
 
 
 def _read_expression(arguments: list[str]) -> str:

@@ -33,7 +33,7 @@ layout.create()
 assert FileLock(layout.lock).try_acquire()
 me = os.getpid()
 describe = lambda: SupervisorRecord(
-    me, find_start_time(me), "", "http://127.0.0.1:1", "http://127.0.0.1:2", "sim", "ready", "", supervisor.list_records()
+    me, find_start_time(me), "", "http://127.0.0.1:1", "", "sim", "ready", "", supervisor.list_records()
 )
 supervisor = Supervisor(layout, describe=describe)
 supervisor.start(make_spec("web"))

@@ -39,7 +39,8 @@ def test_a_killed_holder_frees_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdout=subprocess.PIPE, cwd=ROOT)
     with holder:
-        assert holder.stdout and holder.stdout.readline() == b"held\n"
+        assert holder.stdout
+        assert holder.stdout.readline() == b"held\n"
         assert not FileLock(lock).try_acquire()
         holder.kill()
 
