@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import wraps
 from importlib import import_module
-from typing import Any, ClassVar, Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec
 
 from django.conf import settings
 from django.contrib.auth import get_user
@@ -16,9 +16,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 
 from pool.domain.errors import PoolError
+
+if TYPE_CHECKING:
+    # REST framework's views import this module, as the settings tell them.
+    from rest_framework.views import APIView
 
 P = ParamSpec("P")
 Page = Callable[Concatenate[HttpRequest, P], HttpResponseBase]

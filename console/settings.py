@@ -68,6 +68,7 @@ INSTALLED_APPS = [
     "console",
 ]
 MIDDLEWARE = [
+    "console.middleware.RequestIdentity",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -142,6 +143,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env_bool("SLUICE_HTTPS", default=False)
 SESSION_COOKIE_NAME = f"sluice_{env_int('SLUICE_WEB_PORT', 8000, minimum=1, maximum=65535)}"
 CSRF_COOKIE_NAME = f"{SESSION_COOKIE_NAME}_csrf"
+CSRF_FAILURE_VIEW = "console.error_answers.csrf_failed"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
@@ -163,13 +165,13 @@ CONTENT_SECURITY_POLICY = {
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "console.api.authentication.TokenAuthentication",
-        "rest_framework.authentication.SessionAuthentication",
+        "console.api.authentication.BrowserAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["console.access.RoleRequired"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["console.api.parsers.StrictJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "console.errors.api_exception_handler",
+    "EXCEPTION_HANDLER": "console.error_answers.api_exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
@@ -181,6 +183,8 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_PERMISSIONS": ["console.access.RoleRequired"],
 }
 
 LOGGING = {

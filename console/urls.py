@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, include, path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from console import health, internal
+
+handler400 = "console.error_answers.bad_request"
+handler403 = "console.error_answers.permission_denied"
+handler404 = "console.error_answers.page_not_found"
+handler500 = "console.error_answers.server_error"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", health.healthz),
+    path("readyz", health.readyz),
+    path("internal/routing-table", internal.routing_table),
+    path("api/", include("console.api.urls")),
+    path("", include("console.pages.urls")),
+]

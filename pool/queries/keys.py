@@ -61,6 +61,11 @@ def list_tokens(*, user: str = "", limit: int = 500, offset: int = 0) -> tuple[T
     return tuple(token_row(row) for row in rows[offset : offset + limit])
 
 
+def find_token(token_id: str) -> TokenRow | None:
+    row = ApiToken.objects.select_related("user").filter(pk=token_id).first() if token_id.isdigit() else None
+    return None if row is None else token_row(row)
+
+
 def list_users(*, limit: int = 500, offset: int = 0) -> tuple[UserRow, ...]:
     """By name. 2 queries."""
     rows = User.objects.prefetch_related("groups").order_by("username")[offset : offset + limit]

@@ -1,0 +1,73 @@
+"""The web server's application: sockets through Channels, HTTP through Django's WSGI side in few threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+
+from console.wsgi import application as wsgi_application  # isort: skip  # sets Django up before all that follows
+
+from a2wsgi import WSGIMiddleware
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.urls import re_path
+
+from console.errors import TABLE, close_code_for, find_failure
+from console.live.routing import websocket_urlpatterns
+from pool.env import env_int
+
+logger = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# Fewer than the database pool holds: sockets read through the same pool.
+WEB_THREADS = env_int("SLUICE_WEB_THREADS", 6, minimum=1, maximum=64)
+
+
+def clean_requests(app: App) -> App:
+    """What WSGI cannot carry: raw bytes in a query, and header names that differ from others only by `_`."""
+
+    async def cleaned(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["query_string"] = quote_from_bytes(
+            scope["query_string"], safe="%!$&'()*+,;=:@/?-._~[]"
+        ).encode()
+        scope["headers"] = [(name, value) for name, value in scope["headers"] if b"_" not in name]
+        await app(scope, receive, send)
+
+    return cleaned
+
+
+def close_on_failure(app: App) -> App:
+    """A socket whose consumer raises is closed with the code that `console.errors` states for it."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except Exception as error:
+            if find_failure(error) is None:
+                logger.exception("unexpected failure of a socket", extra={"path": scope.get("path")})
+            await send({"type": "websocket.close", "code": close_code_for(error)})
+
+    return guarded
+
+
+async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "websocket.close", "code": TABLE["not_found"].close_code})
+
+
+_sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])
+application = ProtocolTypeRouter(
+    {
+        "http": clean_requests(WSGIMiddleware(wsgi_application, workers=WEB_THREADS)),
+        "websocket": close_on_failure(AllowedHostsOriginValidator(AuthMiddlewareStack(_sockets))),
+    }
+)

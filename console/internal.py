@@ -1,0 +1,65 @@
+"""The second way of routing tables to gateways: they ask here while Redis shows no sign of life."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from console.error_answers import answer_failure
+from console.errors import make_failure
+from pool.domain.signing import derive_internal_token
+from pool.services.errors import Invalid
+from pool.services.gateways import note_beat
+from pool.services.routing import find_newer_table
+
+LONGEST_BEAT = 512 * 1024
+_APPLIED = re.compile(r"(\d{1,18})\.(\d{1,18})")
+
+
+@require_GET
+def routing_table(request: HttpRequest) -> HttpResponseBase:
+    """200 with a newer table's bytes, else 204. The request is heartbeat and acknowledgement."""
+    if not _is_gateway(request):
+        return answer_failure(
+            request, make_failure("not_authenticated", "Only gateways of this installation ask here.")
+        )
+    applied = _APPLIED.fullmatch(request.GET.get("applied", ""))
+    if applied is None:
+        raise Invalid("`applied` is EPOCH.VERSION.")
+    beat = _read_beat(request)
+    if beat is not None:
+        note_beat(beat, via="web", now=timezone.now())
+    content = find_newer_table(int(applied[1]), int(applied[2]))
+    if content is None:
+        return HttpResponse(status=204)
+    return HttpResponse(content, content_type="application/octet-stream")
+
+
+def _is_gateway(request: HttpRequest) -> bool:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    expected = derive_internal_token(settings.SECRET_KEY)
+    return hmac.compare_digest(f"{scheme.lower()} {token}".encode(), f"bearer {expected}".encode())
+
+
+def _read_beat(request: HttpRequest) -> dict[str, Any] | None:
+    """None where the header is missing; a gateway's first question has none."""
+    text = request.headers.get("X-Sluice-Heartbeat", "")
+    if not text:
+        return None
+    try:
+        beat = orjson.loads(base64.urlsafe_b64decode(text.encode())) if len(text) <= LONGEST_BEAT else None
+    except (binascii.Error, ValueError) as exc:
+        raise Invalid("The heartbeat is no base64 of JSON.") from exc
+    if not isinstance(beat, dict) or beat.get("id") != request.GET.get("gateway"):
+        raise Invalid("The heartbeat is not that of the named gateway.")
+    return beat
