@@ -197,6 +197,10 @@ _RULES: tuple[_Rule, ...] = (
     _rule(StartCode.ENGINE_DIED, r"Worker proc \S+ died unexpectedly"),
 )
 _CALM = re.compile(r"^\(\w+ pid=\d+\) (?:INFO|DEBUG) |^INFO:")
+# The first exception of an unknown kind; vLLM's own last one only points to it.
+_CAUSE = re.compile(
+    r"(?m)^(?:\(\w+ pid=\d+\) \w+ [^\]]*\] )?(?P<cause>[\w.]+(?:Error|Exception): (?!Engine core init).+)$"
+)
 _NOISE = re.compile(r"Route: |FutureWarning|Loading safetensors checkpoint shards|^\s*$|^usage: |^\s+\[")
 _PREFIX = re.compile(r"^\(\w+ pid=\d+\) (?:\w+ \d\d-\d\d [\d:]+ \[[^\]]+\] ?)?")
 
@@ -216,6 +220,8 @@ def classify_failure(
         figures: dict[str, float | str] = {"signal": signal}
         code = StartCode.KILLED if signal == SIGKILL else StartCode.UNKNOWN
         return _failure(code, message, figures=figures, lines=tail)
+    if cause := _CAUSE.search(whole):
+        return _failure(StartCode.UNKNOWN, cause.group("cause").strip()[:400], figures={}, lines=tail)
     words = "without an exit code" if exit_code is None else f"with exit code {exit_code}"
     return _failure(StartCode.UNKNOWN, f"The engine ended {words}.", figures={}, lines=tail)
 
