@@ -20,10 +20,9 @@ from pool.ports import DeviceFacts, DeviceProcess
 CPU_UUID = "cpu"
 # Shared by all installations of a host; /run/lock is cleared at boot, /tmp is the fallback.
 LOCK_FOLDERS = ("/run/lock", "/tmp")
-# Xids after which a device serves nothing until its driver or host is restarted (NVIDIA, Xid catalogue, read
-# 2026-11): 48 double-bit ECC, 63 and 64 row remapping, 74 NVLink, 79 off the bus, 92 and 94 and 95 ECC, 119 and
-# 120 GSP.
-FATAL_XIDS = frozenset({48, 63, 64, 74, 79, 92, 94, 95, 119, 120})
+# Xids after which a device serves nothing until its driver or host is restarted (NVIDIA's Xid catalogue): 48
+# double-bit ECC, 64 row remapping failed, 74 NVLink, 79 off the bus, 95 uncontained ECC, 119 and 120 GSP.
+FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
 
 
 class DeviceBusy(PoolError):
@@ -49,6 +48,21 @@ def list_devices(*, nvml: Any = None, faults: Sequence[DeviceFault] = ()) -> tup
         return (read_cpu_device(),)
     found = {fault.uuid: fault for fault in faults if fault.xid in FATAL_XIDS}
     return tuple(_with_fault(gpu, found.get(gpu.uuid)) for gpu in gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Satisfies pool.ports.DeviceInventory."""
+
+    nvml: Any = None
+
+    def list_devices(self) -> tuple[DeviceFacts, ...]:
+        """With the processes on each device; on `cpu` those of engines are added by who knows their pids."""
+        return list_devices(nvml=self.nvml)
+
+
+def find_inventory() -> Inventory:
+    return Inventory(_load_nvml())
 
 
 @contextlib.contextmanager
@@ -209,14 +223,15 @@ def _link_groups(nvml: Any, handles: Sequence[Any]) -> dict[int, int]:
     status = getattr(nvml, "NVML_P2P_CAPS_INDEX_NVLINK", 2)
     for left in group:
         for right in group:
-            if (
-                left < right
-                and _ask(nvml, nvml.nvmlDeviceGetP2PStatus, handles[left], handles[right], status) == 0
-            ):
+            if left < right and _are_linked(nvml, handles[left], handles[right], status):
                 old, new = group[right], group[left]
                 group.update({index: new for index, value in group.items() if value == old})
                 joined |= {left, right}
     return {index: value for index, value in group.items() if index in joined}
+
+
+def _are_linked(nvml: Any, left: Any, right: Any, status: int) -> bool:
+    return bool(_ask(nvml, nvml.nvmlDeviceGetP2PStatus, left, right, status) == 0)
 
 
 def _ask(nvml: Any, function: Any, *arguments: Any) -> Any:
@@ -225,6 +240,13 @@ def _ask(nvml: Any, function: Any, *arguments: Any) -> Any:
         return function(*arguments)
     except nvml.NVMLError:
         return None
+
+
+def _text(value: Any) -> str:
+    """Older bindings answer bytes."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return "" if value is None else str(value)
 
 
 def _with_fault(device: DeviceFacts, fault: DeviceFault | None) -> DeviceFacts:
@@ -252,7 +274,7 @@ def _take_lock(uuid: str, folders: Sequence[str]) -> int:
 
 
 def _read_memory(path: Path) -> tuple[int | None, int | None]:
-    """Total and available bytes of a meminfo file; a NUMA node's file tells no available memory, only free."""
+    """Total and available bytes of a meminfo file; that of a NUMA node tells only what is free."""
     try:
         text = path.read_text()
     except OSError:

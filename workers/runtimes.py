@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pool.domain.errors import PoolError
+from pool.env import ConfigError, env_json
 from pool.ports import RuntimeFacts, RuntimeRef
 
 # Imports of an engine take 10 to 60 s on cold disks.
@@ -23,6 +24,27 @@ class ProbeFailed(PoolError):
     """The runtime's interpreter does not run, or its engine does not import."""
 
     code: ClassVar[str] = "probe_failed"
+
+
+def read_runtimes() -> tuple[RuntimeRef, ...]:
+    """Those that SLUICE_RUNTIMES lists: `[{"name", "kind", "interpreter", "pythonpath"?, "platform"?}]`."""
+    listed = env_json("SLUICE_RUNTIMES", [])
+    try:
+        return tuple(
+            RuntimeRef(
+                name=str(one["name"]),
+                kind=str(one["kind"]),
+                interpreter=str(one["interpreter"]),
+                pythonpath=tuple(str(path) for path in one.get("pythonpath", ())),
+                platform=str(one.get("platform", "cpu")),
+            )
+            for one in listed
+        )
+    except (TypeError, KeyError, AttributeError) as exc:
+        raise ConfigError(
+            "SLUICE_RUNTIMES must be a JSON list of objects with name, kind and interpreter.",
+            variable="SLUICE_RUNTIMES",
+        ) from exc
 
 
 def probe_runtime(runtime: RuntimeRef, *, limit_s: float = PROBE_LIMIT_S) -> RuntimeFacts:

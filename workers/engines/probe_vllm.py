@@ -40,7 +40,7 @@ def main() -> None:
 def _cpu_facts(torch: Any) -> dict[str, Any]:
     flags = _cpu_flags()
     wide = "avx512f" in flags
-    methods = CPU_METHODS
+    methods: tuple[str, ...] = CPU_METHODS
     if wide and _has_op(torch, "cpu_gemm_wna16"):
         methods += CPU_INT4_METHODS
     return {
