@@ -2,11 +2,16 @@
 
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from launcher.environments import ensure_dev
+from launcher.environments import Environment, ensure_dev
 from launcher.layout import ROOT
 from launcher.progress import Progress
+from launcher.servers import find_postgres_binaries, start_postgres
 from launcher.toolbox import tool_environment
 
 CHECKS = (
@@ -28,9 +33,8 @@ def run(name: str, arguments: list[str]) -> int:
     failed = []
     for check, command in chosen:
         started = time.monotonic()
-        code = subprocess.run(
-            [dev.python, *command], cwd=ROOT, env=tool_environment(dev), check=False
-        ).returncode
+        with _prepare(check, dev) as env:
+            code = subprocess.run([dev.python, *command], cwd=ROOT, env=env, check=False).returncode
         verdict = "ok" if code == 0 else "FAILED"
         sys.stdout.write(f"{check:<12}{verdict:<8}{time.monotonic() - started:5.1f} s\n")
         sys.stdout.flush()
@@ -38,3 +42,19 @@ def run(name: str, arguments: list[str]) -> int:
     if failed:
         sys.stderr.write(f"sluice {name}: failed: {', '.join(failed)}\n")
     return 1 if failed else 0
+
+
+@contextmanager
+def _prepare(check: str, dev: Environment) -> Iterator[dict[str, str]]:
+    """The check's variables; Django compares migrations with a database, which gets a server for the moment."""
+    env = tool_environment(dev)
+    if check != "migrations":
+        yield env
+        return
+    with tempfile.TemporaryDirectory(prefix="sluice-check-") as folder:
+        bin_dir = find_postgres_binaries(dev.site_packages)
+        server = start_postgres(Path(folder) / "pg", Path(folder) / "run", durable=False, bin_dir=bin_dir)
+        try:
+            yield env | {"SLUICE_DATABASE_URL": server.url}
+        finally:
+            server.stop()
