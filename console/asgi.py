@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote_from_bytes
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
@@ -64,10 +64,11 @@ async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": TABLE["not_found"].close_code})
 
 
-_sockets = URLRouter([*websocket_urlpatterns, re_path("", no_such_socket)])
+_sockets = URLRouter([*websocket_urlpatterns, re_path("", cast(Any, no_such_socket))])
+_pages = cast(App, WSGIMiddleware(cast(Any, wsgi_application), workers=WEB_THREADS))
 application = ProtocolTypeRouter(
     {
-        "http": clean_requests(WSGIMiddleware(wsgi_application, workers=WEB_THREADS)),
+        "http": clean_requests(_pages),
         "websocket": close_on_failure(AllowedHostsOriginValidator(AuthMiddlewareStack(_sockets))),
     }
 )

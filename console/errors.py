@@ -64,6 +64,7 @@ TABLE: Final[Mapping[str, Shown]] = {
     "too_many_requests": Shown(429, "Wait and try again."),
     "internal_error": Shown(500, "Try again. If it comes back, look for the request id in the web log."),
     "pool_error": Shown(500, "Look for the request id in the web log."),
+    "no_runtime": Shown(503, "Look at the node worker's log."),
     "config_invalid": Shown(500, "Correct the named variable and start the process again."),
     "routing_table_invalid": Shown(500, "Give all hosts the same secret key."),
     "database_unavailable": Shown(503, "Wait: the console tries again by itself. Traffic goes on meanwhile."),

@@ -47,7 +47,7 @@ class BrowserAuthentication(SessionAuthentication):
             raise CsrfFailed("The request carries no valid CSRF token. Load the page again.") from exc
 
 
-class _TokenScheme(OpenApiAuthenticationExtension):
+class _TokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     target_class = TokenAuthentication
     name = "token"
 
@@ -55,7 +55,7 @@ class _TokenScheme(OpenApiAuthenticationExtension):
         return {"type": "http", "scheme": "bearer"}
 
 
-class _SessionScheme(OpenApiAuthenticationExtension):
+class _SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     target_class = BrowserAuthentication
     name = "session"
 

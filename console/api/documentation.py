@@ -54,7 +54,10 @@ class ErrorAnswer(serializers.Serializer[Any]):
 
 
 def describe_read(
-    answer: Any, *, parameters: tuple[OpenApiParameter, ...] = (), **options: Any
+    answer: Any,
+    *,
+    parameters: tuple[OpenApiParameter | type[serializers.Serializer[Any]], ...] = (),
+    **options: Any,
 ) -> Callable[[View], View]:
     return extend_schema(
         parameters=list(parameters), responses={200: answer} | _errors((*ALWAYS, *ON_READ)), **options

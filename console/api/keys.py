@@ -31,7 +31,9 @@ class KeyInput(serializers.Serializer[Any]):
         help_text="null: all models.",
     )
     may_pin = serializers.BooleanField(default=False)
-    label = serializers.CharField(max_length=63, default="", allow_blank=True)
+    label = serializers.CharField(  # type: ignore[assignment]  # a field of that name
+        max_length=63, default="", allow_blank=True
+    )
 
 
 class NewKey(KEY):  # type: ignore[misc, valid-type]

@@ -34,11 +34,13 @@ class ModelInput(serializers.Serializer[Any]):
     name = serializers.CharField(max_length=63)
     owner = serializers.CharField(max_length=128, default="", allow_blank=True)
     description = serializers.CharField(max_length=4000, default="", allow_blank=True)
-    lanes = LaneInput(many=True, required=False, help_text="Default: short, mid, long.", max_length=32)
+    lanes = LaneInput(  # type: ignore[call-arg]  # of a list
+        many=True, required=False, help_text="Default: short, mid, long.", max_length=32
+    )
 
 
 class LanesInput(serializers.Serializer[Any]):
-    lanes = LaneInput(many=True, max_length=32)
+    lanes = LaneInput(many=True, max_length=32)  # type: ignore[call-arg]  # of a list
 
 
 class ModelList(PoolView):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from django.urls import register_converter
 
 from pool.domain.names import NAME_PATTERN
 
 
 class NameConverter:
-    regex: ClassVar[str] = NAME_PATTERN.strip("^$").replace("(", "(?:", 1)
+    regex: str = NAME_PATTERN.strip("^$").replace("(", "(?:", 1)
 
     def to_python(self, value: str) -> str:
         return value

@@ -26,7 +26,7 @@ Finish = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class PoolView(APIView):
-    """Each method needs the right that `rights` states for it; without one it is refused."""
+    # Each method needs the right that `rights` states for it; without one it is refused.
 
     rights: ClassVar[Mapping[str, Right]] = {}
 

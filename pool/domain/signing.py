@@ -21,6 +21,11 @@ def derive_internal_token(secret: Secret) -> str:
     return _hex_hmac(secret, b"internal")
 
 
+def derive_playground_key(secret: Secret) -> str:
+    """The caller's key with which web asks the gateway for the playground; no browser sees it."""
+    return _hex_hmac(secret, b"playground")
+
+
 def sign_table(secret: Secret, payload: bytes) -> str:
     return _hex_hmac(secret, b"table:" + payload)
 

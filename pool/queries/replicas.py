@@ -30,6 +30,8 @@ class ReplicaRow:
     """Stable code; empty where the phase says it all."""
     reason_text: str
     failure_kind: str
+    retryable: bool | None
+    """Whether a failed replica is tried again by itself; None: it has not failed."""
     stage: str
     """What the engine does while it comes up, as its log says."""
     since: datetime
@@ -186,6 +188,7 @@ def _rows(rows: Iterable[Replica], *, now: datetime) -> tuple[ReplicaRow, ...]:
             reason=row.reason_code,
             reason_text=row.reason_text,
             failure_kind=row.failure_kind,
+            retryable=row.failure_kind != "permanent" if row.failure_kind else None,
             stage=row.stage,
             since=row.phase_entered_at,
             wish=row.wish,
