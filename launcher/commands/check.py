@@ -46,7 +46,7 @@ def run(name: str, arguments: list[str]) -> int:
 
 @contextmanager
 def _prepare(check: str, dev: Environment) -> Iterator[dict[str, str]]:
-    """The check's variables; Django compares migrations with a database, which gets a server for the moment."""
+    """The variables; for the migrations, which Django compares with a database, a server for the moment."""
     env = tool_environment(dev)
     if check != "migrations":
         yield env
