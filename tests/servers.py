@@ -32,7 +32,9 @@ def pytest_load_initial_conftests() -> None:
 def _start_servers() -> None:
     global _folder  # the controller's one folder, removed when the run ends
     _folder = Path(tempfile.mkdtemp(prefix="sluice-test-", dir="/tmp"))
-    for name in [name for name in os.environ if name.startswith("SLUICE_") and not name.startswith("SLUICE_TEST_")]:
+    for name in [
+        name for name in os.environ if name.startswith("SLUICE_") and not name.startswith("SLUICE_TEST_")
+    ]:
         if name not in ("SLUICE_CACHE_DIR", "SLUICE_PG_BINDIR", "SLUICE_TORCH_INDEX"):
             del os.environ[name]
     run_dir = _folder / "run"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -21,8 +22,11 @@ from pool.domain.version_facts import facts_from_json
 from pool.models import Node, PortReservation, Replica, VersionPresence
 from pool.ports import EngineDriver, EngineHost, EngineProcess, EngineSpec, RuntimeRef
 from pool.services.replicas import Because, report, seen
-from workers.warmup import WarmUpRecipe, make_recipe
-from workers.watcher import Watcher
+from workers.devices import CPU_UUID, lock_devices
+from workers.warmup import WarmUpLane, WarmUpRecipe
+from workers.watcher import Watcher, failure_from
+
+EngineKey = tuple[str, int]
 
 
 class StartRefused(PoolError):
@@ -59,7 +63,7 @@ class EngineStarter:
     runtimes: Mapping[str, RuntimeRef]
     folders: Folders
     secret: str
-    lock_devices: Callable[[tuple[str, ...]], object]
+    locks: dict[EngineKey, ExitStack] = field(default_factory=dict)
 
     def start(self, row: Replica) -> EngineProcess:
         """Idempotent: the keeper returns what it knows of this generation. Raises StartRefused."""
@@ -67,6 +71,7 @@ class EngineStarter:
         driver = self.drivers[spec.runtime.kind]
         try:
             check_ports(spec)
+            self._lock_devices(spec)
             caches_are_warm = driver.prepare(spec)
             process = self.host.spawn(spec, command=driver.build_command(spec))
         except StartRefused:
@@ -88,16 +93,31 @@ class EngineStarter:
         )
         return process
 
+    def _lock_devices(self, spec: EngineSpec) -> None:
+        """The host's own lock per GPU until its memory is profiled: another installation may start there too."""
+        uuids = [uuid for uuid in spec.device_uuids if uuid != CPU_UUID]
+        held = self.locks.setdefault((spec.replica_id, spec.generation), ExitStack())
+        held.enter_context(lock_devices(uuids))
+
+    def release_locks(self, *, starting: frozenset[EngineKey]) -> None:
+        """Of every engine that is no longer between launch and its first answer."""
+        for key in [key for key in self.locks if key not in starting]:
+            self.locks.pop(key).close()
+
     def make_spec(self, row: Replica) -> EngineSpec:
         """Raises StartRefused when something that the placement relied on is not there."""
         runtime = self.runtimes.get(row.release.runtime)
         if runtime is None:
             raise StartRefused(
-                "missing_runtime", f"This node has no runtime '{row.release.runtime}' any more.", permanent=True
+                "missing_runtime",
+                f"This node has no runtime '{row.release.runtime}' any more.",
+                permanent=True,
             )
         use = row.release.profiles.select_related("profile").filter(lane__in=[row.lane, ""]).first()
         if use is None:
-            raise StartRefused("no_profile", f"The release has no profile for lane '{row.lane}'.", permanent=True)
+            raise StartRefused(
+                "no_profile", f"The release has no profile for lane '{row.lane}'.", permanent=True
+            )
         version = row.release.version
         return EngineSpec(
             replica_id=row.pk,
@@ -147,24 +167,34 @@ class EngineStarter:
 
     def _recipe(self, row: Replica, spec: EngineSpec) -> WarmUpRecipe:
         settings = parse_settings(spec.settings)
-        facts = row.release.version.facts
+        facts = row.release.version.facts or {}
         lanes = row.release.model.lanes.order_by("position")
         if row.lane:
             lanes = lanes.filter(name=row.lane)
-        return make_recipe(
-            lane_edges={lane.name: lane.max_prompt_tokens for lane in lanes},
-            settings=settings,
-            claims_chat=bool(facts is None or facts.get("has_chat_template", True)),
+        # A version whose config brings no template cannot chat; it may still be served for completions.
+        routes = ("chat", "completions") if facts.get("has_chat_template", True) else ("completions",)
+        return WarmUpRecipe(
+            lanes=tuple(WarmUpLane(lane.name, lane.max_prompt_tokens) for lane in lanes),
+            routes=routes,
+            per_lane=settings.warm_up_per_lane,
+            budget_s=float(settings.warm_up_budget_s),
         )
 
     def explain_end(self, row: Replica, process: EngineProcess, log: str) -> Failure:
         """Why the engine ended, in one sentence with the figures that it printed and what to change."""
         runtime = self.runtimes.get(row.release.runtime)
         if runtime is None:
-            return Failure(FailureKind.PERMANENT, "missing_runtime", "This node has no such runtime any more.")
-        found = self.drivers[runtime.kind].classify_failure(log, exit_code=process.exit_code, signal=process.signal)
-        kind = FailureKind.PERMANENT if found.permanent and row.phase != "ready" else FailureKind.TRANSIENT
-        return Failure(kind, str(found.code), f"{found.message} {found.advice}".strip())
+            return Failure(
+                FailureKind.PERMANENT, "missing_runtime", "This node has no such runtime any more."
+            )
+        found = self.drivers[runtime.kind].classify_failure(
+            log, exit_code=process.exit_code, signal=process.signal
+        )
+        failure = failure_from(found)
+        if row.phase == "ready":
+            # What ran for a while does not fail for a setting: it is tried again.
+            return Failure(FailureKind.TRANSIENT, failure.code, failure.message)
+        return failure
 
 
 def check_ports(spec: EngineSpec) -> None:
@@ -178,7 +208,9 @@ def check_ports(spec: EngineSpec) -> None:
                 probe.bind((parts.hostname or "127.0.0.1", port))
             except OSError as exc:
                 raise StartRefused(
-                    "port_in_use", f"Port {port} is held by another process; another one is taken.", permanent=False
+                    "port_in_use",
+                    f"Port {port} is held by another process; another one is taken.",
+                    permanent=False,
                 ) from exc
 
 
@@ -187,4 +219,3 @@ def _refusal(exc: PoolError | OSError) -> StartRefused:
         code = str(exc.details.get("reason", exc.code))
         return StartRefused(code, exc.message, permanent=exc.code in _PERMANENT_CODES)
     return StartRefused("host_error", f"The host refused: {exc.strerror or exc}.", permanent=False)
-

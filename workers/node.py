@@ -9,6 +9,7 @@ from __future__ import annotations
 import console.boot  # isort: skip  # noqa: F401
 
 import argparse
+import logging
 import os
 import socket
 import sys
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import psutil
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, close_old_connections
 from django.utils import timezone
@@ -28,11 +28,17 @@ from pool.domain.errors import PoolError
 from pool.domain.names import check_name
 from pool.env import env_json, env_path, env_str
 from pool.models import Node
-from pool.ports import DeviceInventory, EngineDriver, RuntimeRef
+from pool.ports import EngineDriver, RuntimeRef
 from pool.reconcilers.loop import Listener, Loop
-from pool.services.nodes import LeaseHeld, NodeIdentity, register_node, release_lease, store_devices, store_runtime
+from pool.services.nodes import (
+    LeaseHeld,
+    NodeIdentity,
+    register_node,
+    release_lease,
+    store_devices,
+    store_runtime,
+)
 from workers.celery_main import run_celery
-from workers.devices import find_inventory, lock_devices
 from workers.engine_start import EngineStarter, Folders
 from workers.engines.sim import SimDriver
 from workers.engines.vllm import VllmDriver
@@ -40,9 +46,11 @@ from workers.hosts import NodeHost, ensure_node_host
 from workers.presence import PresenceKeeper
 from workers.queue_watch import QueueWatch
 from workers.runtimes import probe_runtime, read_runtimes
-from workers.sampling import Sampler
+from workers.sampling import HostDevices, Sampler
 from workers.supervisor import NodeTaken, Supervisor
 from workers.wake import WAKE
+
+logger = logging.getLogger(__name__)
 
 REGISTER_LIMIT_S = 60.0
 ENGINES_STOP_LIMIT_S = 20.0
@@ -83,14 +91,14 @@ def read_config(name: str) -> NodeConfig:
 def read_port_range(text: str) -> tuple[int, int]:
     from_text, _, to_text = text.partition("-")
     if not (from_text.isdigit() and to_text.isdigit() and 1024 <= int(from_text) <= int(to_text) <= 65535):
-        raise InvalidPortRange(
+        raise InvalidSetting(
             f"SLUICE_ENGINE_PORTS is '{text}'. Give the first and the last port, such as 21000-21999.",
             variable="SLUICE_ENGINE_PORTS",
         )
     return int(from_text), int(to_text)
 
 
-class InvalidPortRange(PoolError):
+class InvalidSetting(PoolError):
     code = "config_invalid"
 
 
@@ -100,13 +108,13 @@ class Worker:
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
         self.holder = uuid.uuid4()
-        self.inventory: DeviceInventory = find_inventory()
         self.drivers: dict[str, EngineDriver] = {"vllm": VllmDriver(), "sim": SimDriver()}
         self.loops: list[Loop] = []
 
     def start(self) -> None:
         config = self.config
         self.host = self._ensure_host()
+        self.inventory = HostDevices(self._our_pids)
         self.node = self._register()
         self.sampler = Sampler(self.node, self.inventory, self._our_pids)
         starter = EngineStarter(
@@ -116,7 +124,6 @@ class Worker:
             runtimes={ref.name: ref for ref in config.runtimes},
             folders=Folders(config.engines_dir, config.compile_dir),
             secret=settings.SECRET_KEY,
-            lock_devices=lock_devices,
         )
         self.supervisor = Supervisor(
             node=self.node,
@@ -148,7 +155,7 @@ class Worker:
             return self.supervisor.run_pass(now)
         except NodeTaken as exc:
             # Two workers of one name must not both act: the one that lost its lease leaves.
-            print(f"worker: {exc}; leaving", file=sys.stderr)
+            logger.error("%s; leaving", exc)
             os._exit(3)
 
     def _register(self) -> Node:
@@ -162,7 +169,7 @@ class Worker:
             except (LeaseHeld, DatabaseError, InterfaceError) as exc:
                 if time.monotonic() >= deadline:
                     raise
-                print(f"worker: waiting to join as {self.config.name}: {exc}", file=sys.stderr)
+                logger.info("waiting to join as %s: %s", self.config.name, exc)
                 time.sleep(1.0)
             finally:
                 close_old_connections()
@@ -180,7 +187,7 @@ class Worker:
                 "run_dir": str(config.run_dir),
                 "engine_ports": list(config.engine_ports),
                 "cores": os.cpu_count(),
-                "memory_bytes": psutil.virtual_memory().total,
+                "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
                 "kernel": os.uname().release,
                 "runtimes": [ref.name for ref in config.runtimes],
             },
@@ -194,7 +201,7 @@ class Worker:
             except PoolError as exc:
                 store_runtime(self.node, ref, None, problem=exc.message, now=timezone.now())
             except (DatabaseError, InterfaceError) as exc:
-                print(f"worker: probe of {ref.name} not stored: {exc}", file=sys.stderr)
+                logger.warning("probe of %s not stored: %s", ref.name, exc)
             finally:
                 close_old_connections()
 
@@ -208,7 +215,7 @@ class Worker:
         try:
             release_lease(self.node, holder=self.holder, now=timezone.now())
         except (DatabaseError, InterfaceError):
-            print("worker: lease not released, it runs out by itself", file=sys.stderr)
+            logger.info("lease not released, it runs out by itself")
         if stop_engines:
             self.host.shut_down(stop_engines=True)
             self._wait_for_engines()
@@ -233,7 +240,7 @@ def main() -> int:
         worker = Worker(read_config(options.node))
         worker.start()
     except PoolError as exc:
-        print(f"worker: {exc.message}", file=sys.stderr)
+        logger.error("%s", exc.message)
         return 2
     code = run_celery(["--queues", f"node.{options.node}", "--hostname", f"node@{options.node}"])
     worker.stop(stop_engines=options.stop_engines)

@@ -12,8 +12,22 @@ from django.utils import timezone
 from pool.models import Node
 from pool.ports import DeviceFacts, DeviceInventory, EngineProcess
 from pool.services.nodes import store_devices, store_memory
+from workers.devices import add_processes, list_devices
 
 INVENTORY_EVERY = timedelta(seconds=10)
+
+
+@dataclass
+class HostDevices:
+    """The devices of this host; on `cpu` with the proportional memory of this installation's engines."""
+
+    our_pids: Callable[[], frozenset[int]]
+
+    def list_devices(self) -> tuple[DeviceFacts, ...]:
+        found = list_devices()
+        if len(found) == 1 and found[0].kind == "cpu":
+            return (add_processes(found[0], sorted(self.our_pids())),)
+        return found
 
 
 @dataclass

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from django.utils import timezone
 
@@ -23,7 +24,7 @@ from pool.reconcilers.replicas import step_replica
 from pool.services.intents import claim_intent, finish_intent, list_open_intents
 from pool.services.nodes import renew_lease
 from pool.services.replicas import note, note_failure, seen
-from workers.engine_start import EngineStarter, StartRefused
+from workers.engine_start import EngineKey, EngineStarter, StartRefused
 from workers.jobs import Jobs
 from workers.log_tail import LogFollower
 from workers.watcher import Watcher
@@ -35,8 +36,6 @@ TERM_GRACE_S = 5.0
 KILL_LIMIT_S = 5.0
 """A killed group is gone at once unless the kernel waits for a device."""
 ACTIVE = ("starting", "loading", "warming", "ready", "draining")
-
-EngineKey = tuple[str, int]
 
 
 class NodeTaken(Exception):
@@ -65,6 +64,8 @@ class Supervisor:
             if row.node_id == self.node.pk and row.phase in ACTIVE:
                 self._observe(row, engines.get((row.pk, row.generation)))
         self._report_strays(strays)
+        coming = (row for row in rows.values() if row.phase in ("starting", "loading"))
+        self.starter.release_locks(starting=frozenset((row.pk, row.generation) for row in coming))
         self.watchers = {key: watcher for key, watcher in self.watchers.items() if watcher.alive}
         return {}
 
@@ -86,10 +87,13 @@ class Supervisor:
             if engine.running:
                 strays += 1
                 logger.warning("engine %s.%s is not in service: stopping it", *key)
-                self.jobs.submit(("end", *key), lambda engine=engine: self.end_engine(engine, force=False))  # type: ignore[misc]
+                self.jobs.submit(("end", *key), partial(self._end_stray, engine))
             else:
                 self.host.forget(key[0], generation=key[1])
         return strays
+
+    def _end_stray(self, engine: EngineProcess) -> None:
+        self.end_engine(engine, force=False)
 
     def _report_strays(self, strays: int) -> None:
         if self.node.facts.get("stale_engines") != strays:
@@ -174,7 +178,9 @@ class Supervisor:
         if row.phase == "draining":
             note(seen(row), engine="gone", pid=None)
         else:
-            failure = Failure(FailureKind.TRANSIENT, "engine_lost", "The host has no such engine any more (restarted?).")
+            failure = Failure(
+                FailureKind.TRANSIENT, "engine_lost", "The host has no such engine any more (restarted?)."
+            )
             note_failure(seen(row), failure, engine="gone", pid=None)
         step_replica(row.pk, timezone.now())
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -17,44 +16,65 @@ from django.db import DatabaseError, InterfaceError, close_old_connections
 from django.utils import timezone
 
 from pool.domain.backoff import Failure, FailureKind
-from pool.domain.liveness import Beat, LivenessState, Verdict, judge
+from pool.domain.liveness import (
+    Hung,
+    Limits,
+    Look,
+    Probe,
+    Watch,
+    begin_watch,
+    next_action,
+    record_probe,
+    take_look,
+)
 from pool.domain.redaction import redact
 from pool.domain.replica import Phase, Report
+from pool.domain.start_errors import StartFailure
 from pool.domain.startup import warm_up_budget
-from pool.models import Replica
+from pool.models import DeviceClaim, Replica
 from pool.ports import EngineDriver, EngineLoad, EngineProcess, EngineSpec
+from pool.queries.acknowledgements import count_in_flight, list_live_gateways
 from pool.reconcilers.replicas import step_replica
 from pool.services.replicas import Because, note, note_failure, report, seen
-from workers.engines.errors import EngineUnreachable
+from workers.engines.http import EngineUnreachable
 from workers.log_tail import LogFollower
-from workers.warmup import Recipe, WarmUpFailed, run_warm_up
+from workers.warmup import (
+    WarmUpCancelled,
+    WarmUpFailed,
+    WarmUpFigures,
+    WarmUpRecipe,
+    WarmUpTarget,
+    probe_engine,
+    warm_up,
+)
 
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
-"""While it comes up: half of the second within which an engine must be seen ready."""
+"""While it comes up: well within the second in which an engine must be seen ready."""
 LOAD_EVERY_S = 1.0
 """A scrape costs the engine 20 to 30 ms."""
-PROGRESS_EVERY = timedelta(seconds=2)
+TAIL_EVERY = timedelta(seconds=2)
+_STARTED = Because("process_started", "The engine's process runs; it loads.")
+_LOAD_MARKS = ("generation_tokens", "prompt_tokens", "finished_requests", "kv_usage_ratio")
 
 
 @dataclass
 class Watcher:
-    """`recipe` is the warm-up of the release; `on_end` is called once when the thread ends."""
+    """One per running engine. `recipe` is the warm-up of its release."""
 
     spec: EngineSpec
     process: EngineProcess
     driver: EngineDriver
-    recipe: Recipe
+    recipe: WarmUpRecipe
     stopping: threading.Event = field(default_factory=threading.Event)
+    watch: Watch | None = None
+    tail_at: datetime | None = None
 
     def __post_init__(self) -> None:
         self.log = LogFollower(Path(self.process.log_path))
-        self.liveness = LivenessState()
-        self.progress_noted_at: datetime | None = None
-        self.thread = threading.Thread(
-            target=self._run, name=f"watch-{self.spec.replica_id}.{self.spec.generation}", daemon=True
-        )
+        name = f"watch-{self.spec.replica_id}.{self.spec.generation}"
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self.thread.start()
@@ -68,6 +88,7 @@ class Watcher:
 
     def _run(self) -> None:
         while not self.stopping.is_set():
+            pause = LOAD_EVERY_S
             try:
                 row = self._current_row()
                 if row is None:
@@ -75,7 +96,6 @@ class Watcher:
                 pause = self._look(row)
             except (DatabaseError, InterfaceError) as exc:
                 logger.info("replica %s: no database, watching on: %s", self.spec.replica_id, exc)
-                pause = LOAD_EVERY_S
             finally:
                 close_old_connections()
             self.stopping.wait(pause)
@@ -89,63 +109,77 @@ class Watcher:
         )
 
     def _look(self, row: Replica) -> float:
+        """One look at the engine; returns how long to wait before the next."""
         now = timezone.now()
         self._note_log(row, now)
         match Phase(row.phase):
             case Phase.STARTING:
-                report(seen(row), Report.PROCESS_STARTED, because=_STARTED, now=now, **process_values(self.process))
-                return LOOK_EVERY_S
+                values = {
+                    "engine": "running",
+                    "pid": self.process.pid,
+                    "pid_started_ticks": self.process.started_ticks,
+                }
+                report(seen(row), Report.PROCESS_STARTED, because=_STARTED, now=now, **values)
+                return 0.0
             case Phase.LOADING:
                 return self._while_loading(row, now)
             case Phase.WARMING:
                 return self._while_warming(row)
             case _:
-                return self._while_serving(row)
+                return self._while_serving(row, now)
 
     def _while_loading(self, row: Replica, now: datetime) -> float:
-        health = self.driver.read_health(self.spec.address, engine_key=self.spec.engine_key)
-        if not health.answers:
+        if not self.driver.read_health(self.spec.address, engine_key=self.spec.engine_key).answers:
             return LOOK_EVERY_S
-        figures = self.driver.read_figures(self.log.read_all())
+        printed = asdict(self.driver.read_figures(self.log.read_all()))
+        budget = warm_up_budget(timedelta(seconds=self.recipe.budget_s))
         report(
             seen(row),
             Report.ENGINE_ANSWERS,
             because=Because("answers", "The engine answers; the warm-up recipe runs."),
             now=now,
-            budget_s=int(warm_up_budget(self.recipe.budget).total_seconds()),
-            max_model_len=figures.max_model_len,
-            figures=row.figures | {"printed": figures_json(figures)},
+            stage="warming up",
+            budget_s=int(budget.total_seconds()),
+            max_model_len=printed.get("max_model_len") or row.max_model_len,
+            figures=row.figures | {"printed": printed},
         )
+        DeviceClaim.objects.filter(replica_id=row.pk, generation=row.generation).delete()
         return 0.0
 
     def _while_warming(self, row: Replica) -> float:
-        try:
-            result = run_warm_up(self.spec, self.recipe, cancelled=self.stopping.is_set)
-        except WarmUpFailed as exc:
-            if not self.stopping.is_set():
-                self.fail(row, Failure(exc.kind, exc.code, exc.message))
-            return LOAD_EVERY_S
-        because = (
-            Because("warm_up_cut", "Ready; the warm-up was cut by its budget.")
-            if result.cut
-            else Because("ready", "Warm-up done.")
+        target = WarmUpTarget(
+            self.spec.address, self.spec.served_model_name, self.spec.engine_key, row.max_model_len
         )
+        try:
+            figures = warm_up(target, self.recipe, cancelled=self.stopping)
+        except WarmUpCancelled:
+            return 0.0
+        except WarmUpFailed as exc:
+            self._fail(row, failure_from(exc.failure))
+            return LOAD_EVERY_S
+        except EngineUnreachable as exc:
+            self._fail(row, Failure(FailureKind.TRANSIENT, "engine_died", exc.message))
+            return LOAD_EVERY_S
+        self._report_ready(row, figures)
+        return 0.0
+
+    def _report_ready(self, row: Replica, figures: WarmUpFigures) -> None:
+        because = Because("ready", "Warm-up done.")
+        if figures.reason:
+            because = Because(figures.reason, "Ready; the warm-up was cut by its budget.")
         report(
             seen(row),
             Report.WARMED_UP,
             because=because,
             now=timezone.now(),
-            figures=row.figures | {"warm_up": result.as_json()},
-            max_model_len=result.max_model_len or row.max_model_len,
             stage="",
+            figures=row.figures | {"warm_up": asdict(figures)},
         )
-        return 0.0
 
-    def _while_serving(self, row: Replica) -> float:
-        now = timezone.now()
+    def _while_serving(self, row: Replica, now: datetime) -> float:
         load = self._read_load()
         if load is not None:
-            note(seen(row), load=load_json(load), load_measured_at=now)
+            note(seen(row), load=asdict(load), load_measured_at=now)
         if row.phase == Phase.READY:
             self._judge(row, load, now)
         return LOAD_EVERY_S
@@ -157,17 +191,57 @@ class Watcher:
             return None
 
     def _judge(self, row: Replica, load: EngineLoad | None, now: datetime) -> None:
-        raise NotImplementedError
+        """Progress decides; a hung engine answers /health for ever (FC-01)."""
+        self.watch = self.watch or begin_watch(now)
+        look = Look(
+            at=now,
+            answers=load is not None,
+            running=load.running if load else None,
+            waiting=load.waiting if load else None,
+            marks=tuple(getattr(load, mark) for mark in _LOAD_MARKS) if load else (None,) * len(_LOAD_MARKS),
+            in_flight=count_in_flight(list_live_gateways(now), row.pk),
+        )
+        self.watch = take_look(self.watch, look)
+        action = next_action(self.watch, look, limits=limits_of(row), now=now)
+        if isinstance(action, Probe):
+            close_old_connections()
+            succeeded = probe_engine(
+                self.spec.address,
+                model=self.spec.served_model_name,
+                engine_key=self.spec.engine_key,
+                timeout_s=action.budget.total_seconds(),
+            )
+            self.watch = record_probe(self.watch, succeeded=succeeded, at=timezone.now())
+        elif isinstance(action, Hung):
+            text = f"The engine hangs: {action.reason} for {action.silent_for.total_seconds():.0f} s. It is restarted."
+            self._fail(row, Failure(FailureKind.TRANSIENT, "hung", text))
 
-    def fail(self, row: Replica, failure: Failure) -> None:
-        note_failure(seen(row), failure, log_tail=redact(self.log.tail()))
-        step_replica(row.pk, timezone.now())
+    def _fail(self, row: Replica, failure: Failure) -> None:
+        if not self.stopping.is_set():
+            note_failure(seen(row), failure, log_tail=redact(self.log.tail()))
+            step_replica(row.pk, timezone.now())
 
     def _note_log(self, row: Replica, now: datetime) -> None:
-        grown = self.log.poll()
-        due = self.progress_noted_at is None or now - self.progress_noted_at >= PROGRESS_EVERY
-        if not grown or (not due and row.phase not in (Phase.LOADING, Phase.WARMING)):
+        coming_up = row.phase in (Phase.STARTING, Phase.LOADING, Phase.WARMING)
+        due = coming_up or self.tail_at is None or now - self.tail_at >= TAIL_EVERY
+        if not due or not self.log.poll():
             return
-        self.progress_noted_at = now
+        self.tail_at = now
         tail = self.log.tail()
-        note(seen(row), progress_at=now, stage=self.driver.read_stage(tail)[:128], log_tail=redact(tail))
+        values: dict[str, object] = {"log_tail": redact(tail)}
+        if coming_up:
+            values |= {"progress_at": now, "stage": self.driver.read_stage(tail)[:128]}
+        note(seen(row), **values)
+
+
+def failure_from(found: StartFailure) -> Failure:
+    kind = FailureKind.PERMANENT if found.permanent else FailureKind.TRANSIENT
+    return Failure(kind, str(found.code), f"{found.message} {found.advice}".strip())
+
+
+def limits_of(row: Replica) -> Limits:
+    """A sound replica may be silent for one longest prefill, at the rate that its warm-up measured."""
+    rate = (row.figures.get("warm_up") or {}).get("prefill_tokens_per_s")
+    if not rate or not row.max_model_len:
+        return Limits()
+    return Limits(longest_step=timedelta(seconds=2 * row.max_model_len / rate))

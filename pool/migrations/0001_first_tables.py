@@ -3,13 +3,13 @@
 import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
-import pool.models.base
 from django.conf import settings
 from django.db import migrations, models
 
+import pool.models.base
+
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -18,656 +18,1018 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='Device',
+            name="Device",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('index', models.PositiveIntegerField()),
-                ('uuid', models.CharField(max_length=96)),
-                ('kind', models.CharField(max_length=8)),
-                ('name', models.CharField(max_length=128)),
-                ('compute_capability', models.CharField(blank=True, default='', max_length=8)),
-                ('link_group', models.CharField(blank=True, default='', max_length=32)),
-                ('usable', models.BooleanField(default=True)),
-                ('reason_code', models.CharField(blank=True, default='', max_length=63)),
-                ('reason_text', models.TextField(blank=True, default='')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("index", models.PositiveIntegerField()),
+                ("uuid", models.CharField(max_length=96)),
+                ("kind", models.CharField(max_length=8)),
+                ("name", models.CharField(max_length=128)),
+                ("compute_capability", models.CharField(blank=True, default="", max_length=8)),
+                ("link_group", models.CharField(blank=True, default="", max_length=32)),
+                ("usable", models.BooleanField(default=True)),
+                ("reason_code", models.CharField(blank=True, default="", max_length=63)),
+                ("reason_text", models.TextField(blank=True, default="")),
             ],
             options={
-                'ordering': ['node_id', 'index'],
+                "ordering": ["node_id", "index"],
             },
         ),
         migrations.CreateModel(
-            name='DeviceClaim',
+            name="DeviceClaim",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('device_uuid', models.CharField(max_length=96)),
-                ('generation', models.PositiveIntegerField()),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("device_uuid", models.CharField(max_length=96)),
+                ("generation", models.PositiveIntegerField()),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
         ),
         migrations.CreateModel(
-            name='GatewayInstance',
+            name="GatewayInstance",
             fields=[
-                ('id', models.CharField(max_length=64, primary_key=True, serialize=False)),
-                ('host', models.CharField(blank=True, default='', max_length=255)),
-                ('pid', models.PositiveIntegerField(null=True)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('epoch', models.BigIntegerField(default=0)),
-                ('version', models.BigIntegerField(default=0)),
-                ('applied_at', models.DateTimeField(null=True)),
-                ('seen_at', models.DateTimeField()),
-                ('via', models.CharField(max_length=8)),
-                ('draining', models.BooleanField(default=False)),
-                ('gone_at', models.DateTimeField(null=True)),
-                ('report', models.JSONField(default=dict)),
+                ("id", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("host", models.CharField(blank=True, default="", max_length=255)),
+                ("pid", models.PositiveIntegerField(null=True)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("epoch", models.BigIntegerField(default=0)),
+                ("version", models.BigIntegerField(default=0)),
+                ("applied_at", models.DateTimeField(null=True)),
+                ("seen_at", models.DateTimeField()),
+                ("via", models.CharField(max_length=8)),
+                ("draining", models.BooleanField(default=False)),
+                ("gone_at", models.DateTimeField(null=True)),
+                ("report", models.JSONField(default=dict)),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Intent',
+            name="Intent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('generation', models.PositiveIntegerField()),
-                ('action', models.CharField(max_length=8)),
-                ('phase', models.CharField(default='pending', max_length=8)),
-                ('parameters', models.JSONField(default=dict)),
-                ('claimed_by', models.UUIDField(null=True)),
-                ('claimed_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('done_at', models.DateTimeField(null=True)),
-                ('result', models.TextField(blank=True, default='')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("generation", models.PositiveIntegerField()),
+                ("action", models.CharField(max_length=8)),
+                ("phase", models.CharField(default="pending", max_length=8)),
+                ("parameters", models.JSONField(default=dict)),
+                ("claimed_by", models.UUIDField(null=True)),
+                ("claimed_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("done_at", models.DateTimeField(null=True)),
+                ("result", models.TextField(blank=True, default="")),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Lane',
+            name="Lane",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('position', models.PositiveIntegerField()),
-                ('max_prompt_tokens', models.PositiveIntegerField(null=True)),
-                ('concurrency', models.PositiveIntegerField()),
-                ('ttft_target_ms', models.PositiveIntegerField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("position", models.PositiveIntegerField()),
+                ("max_prompt_tokens", models.PositiveIntegerField(null=True)),
+                ("concurrency", models.PositiveIntegerField()),
+                ("ttft_target_ms", models.PositiveIntegerField()),
             ],
             options={
-                'ordering': ['model_id', 'position'],
+                "ordering": ["model_id", "position"],
             },
         ),
         migrations.CreateModel(
-            name='LoopLease',
+            name="LoopLease",
             fields=[
-                ('name', models.CharField(max_length=63, primary_key=True, serialize=False)),
-                ('holder', models.UUIDField()),
-                ('until', models.DateTimeField()),
-                ('beat_at', models.DateTimeField()),
-                ('report', models.JSONField(default=dict)),
+                ("name", models.CharField(max_length=63, primary_key=True, serialize=False)),
+                ("holder", models.UUIDField()),
+                ("until", models.DateTimeField()),
+                ("beat_at", models.DateTimeField()),
+                ("report", models.JSONField(default=dict)),
             ],
         ),
         migrations.CreateModel(
-            name='Model',
+            name="Model",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('owner', models.CharField(blank=True, default='', max_length=128)),
-                ('description', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("owner", models.CharField(blank=True, default="", max_length=128)),
+                ("description", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='Node',
+            name="Node",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('zone', models.CharField(blank=True, default='', max_length=63)),
-                ('labels', models.JSONField(blank=True, default=dict)),
-                ('address', models.CharField(default='127.0.0.1', max_length=255)),
-                ('host', models.CharField(blank=True, default='', max_length=255)),
-                ('facts', models.JSONField(blank=True, default=dict)),
-                ('wish', models.CharField(default='serve', max_length=8)),
-                ('phase', models.CharField(default='ready', max_length=16)),
-                ('reason_code', models.CharField(blank=True, default='', max_length=63)),
-                ('reason_text', models.TextField(blank=True, default='')),
-                ('phase_entered_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("zone", models.CharField(blank=True, default="", max_length=63)),
+                ("labels", models.JSONField(blank=True, default=dict)),
+                ("address", models.CharField(default="127.0.0.1", max_length=255)),
+                ("host", models.CharField(blank=True, default="", max_length=255)),
+                ("facts", models.JSONField(blank=True, default=dict)),
+                ("wish", models.CharField(default="serve", max_length=8)),
+                ("phase", models.CharField(default="ready", max_length=16)),
+                ("reason_code", models.CharField(blank=True, default="", max_length=63)),
+                ("reason_text", models.TextField(blank=True, default="")),
+                ("phase_entered_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='PhaseChange',
+            name="PhaseChange",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('generation', models.PositiveIntegerField()),
-                ('phase', models.CharField(max_length=16)),
-                ('reason_code', models.CharField(blank=True, default='', max_length=63)),
-                ('reason_text', models.TextField(blank=True, default='')),
-                ('at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("generation", models.PositiveIntegerField()),
+                ("phase", models.CharField(max_length=16)),
+                ("reason_code", models.CharField(blank=True, default="", max_length=63)),
+                ("reason_text", models.TextField(blank=True, default="")),
+                ("at", models.DateTimeField()),
             ],
             options={
-                'ordering': ['id'],
+                "ordering": ["id"],
             },
         ),
         migrations.CreateModel(
-            name='Plan',
+            name="Plan",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('weights', models.JSONField()),
-                ('lanes', models.JSONField(blank=True, default=dict)),
-                ('pins', models.JSONField(blank=True, default=dict)),
-                ('shadow', models.JSONField(blank=True, null=True)),
-                ('rollback_of', models.PositiveIntegerField(null=True)),
-                ('comment', models.TextField(blank=True, default='')),
-                ('created_by', models.CharField(blank=True, default='', max_length=150)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("weights", models.JSONField()),
+                ("lanes", models.JSONField(blank=True, default=dict)),
+                ("pins", models.JSONField(blank=True, default=dict)),
+                ("shadow", models.JSONField(blank=True, null=True)),
+                ("rollback_of", models.PositiveIntegerField(null=True)),
+                ("comment", models.TextField(blank=True, default="")),
+                ("created_by", models.CharField(blank=True, default="", max_length=150)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['model_id', 'number'],
+                "ordering": ["model_id", "number"],
             },
         ),
         migrations.CreateModel(
-            name='PortReservation',
+            name="PortReservation",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('port', models.PositiveIntegerField()),
-                ('generation', models.PositiveIntegerField()),
-                ('purpose', models.CharField(default='http', max_length=16)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("port", models.PositiveIntegerField()),
+                ("generation", models.PositiveIntegerField()),
+                ("purpose", models.CharField(default="http", max_length=16)),
             ],
         ),
         migrations.CreateModel(
-            name='Profile',
+            name="Profile",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('settings', models.JSONField()),
-                ('digest', models.CharField(max_length=64)),
-                ('comment', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("settings", models.JSONField()),
+                ("digest", models.CharField(max_length=64)),
+                ("comment", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['name'],
+                "ordering": ["name"],
             },
         ),
         migrations.CreateModel(
-            name='Release',
+            name="Release",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('runtime', pool.models.base.NameField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('comment', models.TextField(blank=True, default='')),
-                ('created_by', models.CharField(blank=True, default='', max_length=150)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "runtime",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("comment", models.TextField(blank=True, default="")),
+                ("created_by", models.CharField(blank=True, default="", max_length=150)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['model_id', 'number'],
+                "ordering": ["model_id", "number"],
             },
         ),
         migrations.CreateModel(
-            name='ReleaseProfile',
+            name="ReleaseProfile",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('lane', models.CharField(blank=True, default='', max_length=63)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("lane", models.CharField(blank=True, default="", max_length=63)),
             ],
         ),
         migrations.CreateModel(
-            name='Replica',
+            name="Replica",
             fields=[
-                ('id', models.CharField(max_length=16, primary_key=True, serialize=False)),
-                ('lane', models.CharField(blank=True, default='', max_length=63)),
-                ('wish', models.CharField(default='run', max_length=8)),
-                ('restart_asked', models.BooleanField(default=False)),
-                ('generation', models.PositiveIntegerField(default=0)),
-                ('phase', models.CharField(default='pending', max_length=16)),
-                ('reason_code', models.CharField(blank=True, default='', max_length=63)),
-                ('reason_text', models.TextField(blank=True, default='')),
-                ('failure_kind', models.CharField(blank=True, default='', max_length=16)),
-                ('engine', models.CharField(default='unseen', max_length=8)),
-                ('routed', models.BooleanField(default=False)),
-                ('phase_entered_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('device_uuids', models.JSONField(default=list)),
-                ('address', models.CharField(blank=True, default='', max_length=255)),
-                ('port', models.PositiveIntegerField(null=True)),
-                ('pid', models.PositiveIntegerField(null=True)),
-                ('pid_started_ticks', models.BigIntegerField(null=True)),
-                ('stage', models.CharField(blank=True, default='', max_length=128)),
-                ('progress_at', models.DateTimeField(null=True)),
-                ('budget_s', models.PositiveIntegerField(null=True)),
-                ('failed_starts', models.PositiveIntegerField(default=0)),
-                ('crashes_at', models.JSONField(default=list)),
-                ('next_retry_at', models.DateTimeField(null=True)),
-                ('unrouted_epoch', models.BigIntegerField(null=True)),
-                ('unrouted_version', models.BigIntegerField(null=True)),
-                ('drain_deadline_at', models.DateTimeField(null=True)),
-                ('stop_sent_at', models.DateTimeField(null=True)),
-                ('stop_forced', models.BooleanField(default=False)),
-                ('reserved_bytes', models.BigIntegerField(null=True)),
-                ('placement_reason', models.TextField(blank=True, default='')),
-                ('figures', models.JSONField(default=dict)),
-                ('load', models.JSONField(default=dict)),
-                ('load_measured_at', models.DateTimeField(null=True)),
-                ('max_model_len', models.PositiveIntegerField(null=True)),
-                ('log_tail', models.TextField(blank=True, default='')),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('ready_at', models.DateTimeField(null=True)),
+                ("id", models.CharField(max_length=16, primary_key=True, serialize=False)),
+                ("lane", models.CharField(blank=True, default="", max_length=63)),
+                ("wish", models.CharField(default="run", max_length=8)),
+                ("restart_asked", models.BooleanField(default=False)),
+                ("generation", models.PositiveIntegerField(default=0)),
+                ("phase", models.CharField(default="pending", max_length=16)),
+                ("reason_code", models.CharField(blank=True, default="", max_length=63)),
+                ("reason_text", models.TextField(blank=True, default="")),
+                ("failure_kind", models.CharField(blank=True, default="", max_length=16)),
+                ("engine", models.CharField(default="unseen", max_length=8)),
+                ("routed", models.BooleanField(default=False)),
+                ("phase_entered_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("device_uuids", models.JSONField(default=list)),
+                ("address", models.CharField(blank=True, default="", max_length=255)),
+                ("port", models.PositiveIntegerField(null=True)),
+                ("pid", models.PositiveIntegerField(null=True)),
+                ("pid_started_ticks", models.BigIntegerField(null=True)),
+                ("stage", models.CharField(blank=True, default="", max_length=128)),
+                ("progress_at", models.DateTimeField(null=True)),
+                ("budget_s", models.PositiveIntegerField(null=True)),
+                ("failed_starts", models.PositiveIntegerField(default=0)),
+                ("crashes_at", models.JSONField(default=list)),
+                ("next_retry_at", models.DateTimeField(null=True)),
+                ("unrouted_epoch", models.BigIntegerField(null=True)),
+                ("unrouted_version", models.BigIntegerField(null=True)),
+                ("drain_deadline_at", models.DateTimeField(null=True)),
+                ("stop_sent_at", models.DateTimeField(null=True)),
+                ("stop_forced", models.BooleanField(default=False)),
+                ("reserved_bytes", models.BigIntegerField(null=True)),
+                ("placement_reason", models.TextField(blank=True, default="")),
+                ("figures", models.JSONField(default=dict)),
+                ("load", models.JSONField(default=dict)),
+                ("load_measured_at", models.DateTimeField(null=True)),
+                ("max_model_len", models.PositiveIntegerField(null=True)),
+                ("log_tail", models.TextField(blank=True, default="")),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("started_at", models.DateTimeField(null=True)),
+                ("ready_at", models.DateTimeField(null=True)),
             ],
             options={
-                'ordering': ['created_at', 'id'],
+                "ordering": ["created_at", "id"],
             },
         ),
         migrations.CreateModel(
-            name='RoutingState',
+            name="RoutingState",
             fields=[
-                ('id', models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
-                ('installation', models.CharField(max_length=64)),
-                ('epoch', models.BigIntegerField()),
-                ('version', models.BigIntegerField()),
-                ('body', models.BinaryField()),
-                ('changed_at', models.DateTimeField(default=django.utils.timezone.now)),
+                ("id", models.PositiveSmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ("installation", models.CharField(max_length=64)),
+                ("epoch", models.BigIntegerField()),
+                ("version", models.BigIntegerField()),
+                ("body", models.BinaryField()),
+                ("changed_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
         ),
         migrations.CreateModel(
-            name='Runtime',
+            name="Runtime",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('kind', models.CharField(max_length=8)),
-                ('version', models.CharField(blank=True, default='', max_length=64)),
-                ('interpreter', models.CharField(max_length=512)),
-                ('quantizations', models.JSONField(default=list)),
-                ('kv_cache_dtypes', models.JSONField(default=list)),
-                ('block_sizes', models.JSONField(default=list)),
-                ('facts', models.JSONField(default=dict)),
-                ('usable', models.BooleanField(default=True)),
-                ('reason_text', models.TextField(blank=True, default='')),
-                ('probed_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("kind", models.CharField(max_length=8)),
+                ("version", models.CharField(blank=True, default="", max_length=64)),
+                ("interpreter", models.CharField(max_length=512)),
+                ("quantizations", models.JSONField(default=list)),
+                ("kv_cache_dtypes", models.JSONField(default=list)),
+                ("block_sizes", models.JSONField(default=list)),
+                ("facts", models.JSONField(default=dict)),
+                ("usable", models.BooleanField(default=True)),
+                ("reason_text", models.TextField(blank=True, default="")),
+                ("probed_at", models.DateTimeField(null=True)),
             ],
             options={
-                'ordering': ['node_id', 'name'],
+                "ordering": ["node_id", "name"],
             },
         ),
         migrations.CreateModel(
-            name='Scale',
+            name="Scale",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('lane', models.CharField(blank=True, default='', max_length=63)),
-                ('replicas', models.PositiveIntegerField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("lane", models.CharField(blank=True, default="", max_length=63)),
+                ("replicas", models.PositiveIntegerField()),
             ],
         ),
         migrations.CreateModel(
-            name='Version',
+            name="Version",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('source', models.CharField(max_length=512)),
-                ('revision', models.CharField(blank=True, default='', max_length=128)),
-                ('manifest', models.JSONField(null=True)),
-                ('facts', models.JSONField(null=True)),
-                ('remote_code_approved', models.BooleanField(default=False)),
-                ('retired_at', models.DateTimeField(null=True)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("source", models.CharField(max_length=512)),
+                ("revision", models.CharField(blank=True, default="", max_length=128)),
+                ("manifest", models.JSONField(null=True)),
+                ("facts", models.JSONField(null=True)),
+                ("remote_code_approved", models.BooleanField(default=False)),
+                ("retired_at", models.DateTimeField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'ordering': ['model_id', 'id'],
+                "ordering": ["model_id", "id"],
             },
         ),
         migrations.CreateModel(
-            name='VersionPresence',
+            name="VersionPresence",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('phase', models.CharField(default='wanted', max_length=16)),
-                ('path', models.CharField(blank=True, default='', max_length=1024)),
-                ('stamps', models.JSONField(default=dict)),
-                ('reason_code', models.CharField(blank=True, default='', max_length=63)),
-                ('reason_text', models.TextField(blank=True, default='')),
-                ('full_check_wanted', models.BooleanField(default=False)),
-                ('verified_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("phase", models.CharField(default="wanted", max_length=16)),
+                ("path", models.CharField(blank=True, default="", max_length=1024)),
+                ("stamps", models.JSONField(default=dict)),
+                ("reason_code", models.CharField(blank=True, default="", max_length=63)),
+                ("reason_text", models.TextField(blank=True, default="")),
+                ("full_check_wanted", models.BooleanField(default=False)),
+                ("verified_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(
-            name='ApiToken',
+            name="ApiToken",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('prefix', models.CharField(max_length=16)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('revoked_at', models.DateTimeField(null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='api_tokens', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                ("prefix", models.CharField(max_length=16)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("revoked_at", models.DateTimeField(null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="api_tokens",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'ordering': ['user_id', 'name'],
+                "ordering": ["user_id", "name"],
             },
         ),
         migrations.CreateModel(
-            name='AuditEntry',
+            name="AuditEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('actor', models.CharField(max_length=150)),
-                ('source', models.CharField(max_length=16)),
-                ('action', models.CharField(max_length=63)),
-                ('subject', models.CharField(max_length=255)),
-                ('details', models.JSONField(default=dict)),
-                ('request_id', models.CharField(blank=True, default='', max_length=64)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("actor", models.CharField(max_length=150)),
+                ("source", models.CharField(max_length=16)),
+                ("action", models.CharField(max_length=63)),
+                ("subject", models.CharField(max_length=255)),
+                ("details", models.JSONField(default=dict)),
+                ("request_id", models.CharField(blank=True, default="", max_length=64)),
             ],
             options={
-                'ordering': ['-id'],
-                'indexes': [models.Index(fields=['subject', '-id'], name='audit_by_subject')],
+                "ordering": ["-id"],
+                "indexes": [models.Index(fields=["subject", "-id"], name="audit_by_subject")],
             },
         ),
         migrations.CreateModel(
-            name='DeviceMemory',
+            name="DeviceMemory",
             fields=[
-                ('device', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='memory', serialize=False, to='pool.device')),
-                ('total_bytes', models.BigIntegerField()),
-                ('free_bytes', models.BigIntegerField()),
-                ('ours_bytes', models.BigIntegerField()),
-                ('foreign_bytes', models.BigIntegerField()),
-                ('processes', models.JSONField(default=list)),
-                ('measured_at', models.DateTimeField()),
+                (
+                    "device",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="memory",
+                        serialize=False,
+                        to="pool.device",
+                    ),
+                ),
+                ("total_bytes", models.BigIntegerField()),
+                ("free_bytes", models.BigIntegerField()),
+                ("ours_bytes", models.BigIntegerField()),
+                ("foreign_bytes", models.BigIntegerField()),
+                ("processes", models.JSONField(default=list)),
+                ("measured_at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='IdempotencyRecord',
+            name="IdempotencyRecord",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('actor', models.CharField(max_length=150)),
-                ('key', models.CharField(max_length=255)),
-                ('path', models.CharField(max_length=512)),
-                ('body_digest', models.CharField(max_length=64)),
-                ('status', models.PositiveSmallIntegerField(null=True)),
-                ('answer', models.JSONField(null=True)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("actor", models.CharField(max_length=150)),
+                ("key", models.CharField(max_length=255)),
+                ("path", models.CharField(max_length=512)),
+                ("body_digest", models.CharField(max_length=64)),
+                ("status", models.PositiveSmallIntegerField(null=True)),
+                ("answer", models.JSONField(null=True)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('actor', 'key'), name='idempotency_key_once')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("actor", "key"), name="idempotency_key_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Key',
+            name="Key",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', pool.models.base.NameField(max_length=63, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$', "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.")])),
-                ('digest', models.CharField(max_length=64, unique=True)),
-                ('prefix', models.CharField(max_length=16)),
-                ('tier', models.CharField(default='standard', max_length=16)),
-                ('allowed_models', models.JSONField(blank=True, null=True)),
-                ('may_pin', models.BooleanField(default=False)),
-                ('label', models.CharField(blank=True, default='', max_length=63)),
-                ('created_at', models.DateTimeField(default=django.utils.timezone.now)),
-                ('revoked_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "name",
+                    pool.models.base.NameField(
+                        max_length=63,
+                        unique=True,
+                        validators=[
+                            django.core.validators.RegexValidator(
+                                "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$",
+                                "Use 1 to 63 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit.",
+                            )
+                        ],
+                    ),
+                ),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                ("prefix", models.CharField(max_length=16)),
+                ("tier", models.CharField(default="standard", max_length=16)),
+                ("allowed_models", models.JSONField(blank=True, null=True)),
+                ("may_pin", models.BooleanField(default=False)),
+                ("label", models.CharField(blank=True, default="", max_length=63)),
+                ("created_at", models.DateTimeField(default=django.utils.timezone.now)),
+                ("revoked_at", models.DateTimeField(null=True)),
             ],
             options={
-                'ordering': ['name'],
-                'constraints': [models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='key_name_pattern'), models.CheckConstraint(condition=models.Q(('tier__in', ['vip', 'standard', 'batch'])), name='key_tier_known')],
+                "ordering": ["name"],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                        name="key_name_pattern",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("tier__in", ["vip", "standard", "batch"])), name="key_tier_known"
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PlanInForce',
+            name="PlanInForce",
             fields=[
-                ('model', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='in_force', serialize=False, to='pool.model')),
-                ('since', models.DateTimeField(default=django.utils.timezone.now)),
+                (
+                    "model",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="in_force",
+                        serialize=False,
+                        to="pool.model",
+                    ),
+                ),
+                ("since", models.DateTimeField(default=django.utils.timezone.now)),
             ],
         ),
         migrations.AddConstraint(
-            model_name='model',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='model_name_pattern'),
+            model_name="model",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                name="model_name_pattern",
+            ),
         ),
         migrations.AddField(
-            model_name='lane',
-            name='model',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='lanes', to='pool.model'),
+            model_name="lane",
+            name="model",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="lanes", to="pool.model"
+            ),
         ),
         migrations.CreateModel(
-            name='NodeLease',
+            name="NodeLease",
             fields=[
-                ('node', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='lease', serialize=False, to='pool.node')),
-                ('holder', models.UUIDField()),
-                ('renewed_at', models.DateTimeField()),
-                ('until', models.DateTimeField()),
-                ('probe_sent_at', models.DateTimeField(null=True)),
-                ('probe_seen_at', models.DateTimeField(null=True)),
+                (
+                    "node",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="lease",
+                        serialize=False,
+                        to="pool.node",
+                    ),
+                ),
+                ("holder", models.UUIDField()),
+                ("renewed_at", models.DateTimeField()),
+                ("until", models.DateTimeField()),
+                ("probe_sent_at", models.DateTimeField(null=True)),
+                ("probe_seen_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='node_name_pattern'),
+            model_name="node",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                name="node_name_pattern",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['ready', 'cordoned', 'draining', 'unreachable', 'replaced'])), name='node_phase_known'),
+            model_name="node",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("phase__in", ["ready", "cordoned", "draining", "unreachable", "replaced"])
+                ),
+                name="node_phase_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='node',
-            constraint=models.CheckConstraint(condition=models.Q(('wish__in', ['serve', 'cordon', 'drain'])), name='node_wish_known'),
+            model_name="node",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("wish__in", ["serve", "cordon", "drain"])), name="node_wish_known"
+            ),
         ),
         migrations.AddField(
-            model_name='intent',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='intents', to='pool.node'),
+            model_name="intent",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="intents", to="pool.node"
+            ),
         ),
         migrations.AddField(
-            model_name='deviceclaim',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='claims', to='pool.node'),
+            model_name="deviceclaim",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="claims", to="pool.node"
+            ),
         ),
         migrations.AddField(
-            model_name='device',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='devices', to='pool.node'),
+            model_name="device",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="devices", to="pool.node"
+            ),
         ),
         migrations.AddField(
-            model_name='plan',
-            name='model',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='plans', to='pool.model'),
+            model_name="plan",
+            name="model",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="plans", to="pool.model"
+            ),
         ),
         migrations.AddField(
-            model_name='portreservation',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ports', to='pool.node'),
+            model_name="portreservation",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="ports", to="pool.node"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='profile',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='profile_name_pattern'),
+            model_name="profile",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                name="profile_name_pattern",
+            ),
         ),
         migrations.AddField(
-            model_name='release',
-            name='model',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='releases', to='pool.model'),
+            model_name="release",
+            name="model",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="pool.model"
+            ),
         ),
         migrations.AddField(
-            model_name='releaseprofile',
-            name='profile',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='uses', to='pool.profile'),
+            model_name="releaseprofile",
+            name="profile",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="uses", to="pool.profile"
+            ),
         ),
         migrations.AddField(
-            model_name='releaseprofile',
-            name='release',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='profiles', to='pool.release'),
+            model_name="releaseprofile",
+            name="release",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="profiles", to="pool.release"
+            ),
         ),
         migrations.AddField(
-            model_name='replica',
-            name='node',
-            field=models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='replicas', to='pool.node'),
+            model_name="replica",
+            name="node",
+            field=models.ForeignKey(
+                null=True,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="replicas",
+                to="pool.node",
+            ),
         ),
         migrations.AddField(
-            model_name='replica',
-            name='release',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='replicas', to='pool.release'),
+            model_name="replica",
+            name="release",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="replicas", to="pool.release"
+            ),
         ),
         migrations.AddField(
-            model_name='portreservation',
-            name='replica',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='ports', to='pool.replica'),
+            model_name="portreservation",
+            name="replica",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="ports", to="pool.replica"
+            ),
         ),
         migrations.AddField(
-            model_name='phasechange',
-            name='replica',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='changes', to='pool.replica'),
+            model_name="phasechange",
+            name="replica",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="changes", to="pool.replica"
+            ),
         ),
         migrations.AddField(
-            model_name='intent',
-            name='replica',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='intents', to='pool.replica'),
+            model_name="intent",
+            name="replica",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="intents", to="pool.replica"
+            ),
         ),
         migrations.AddField(
-            model_name='deviceclaim',
-            name='replica',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='claims', to='pool.replica'),
+            model_name="deviceclaim",
+            name="replica",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="claims", to="pool.replica"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='routingstate',
-            constraint=models.CheckConstraint(condition=models.Q(('id', 1)), name='one_routing_state'),
+            model_name="routingstate",
+            constraint=models.CheckConstraint(condition=models.Q(("id", 1)), name="one_routing_state"),
         ),
         migrations.AddField(
-            model_name='runtime',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='runtimes', to='pool.node'),
+            model_name="runtime",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="runtimes", to="pool.node"
+            ),
         ),
         migrations.AddField(
-            model_name='scale',
-            name='release',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='scales', to='pool.release'),
+            model_name="scale",
+            name="release",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="scales", to="pool.release"
+            ),
         ),
         migrations.AddField(
-            model_name='version',
-            name='model',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='pool.model'),
+            model_name="version",
+            name="model",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="versions", to="pool.model"
+            ),
         ),
         migrations.AddField(
-            model_name='release',
-            name='version',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='releases', to='pool.version'),
+            model_name="release",
+            name="version",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="releases", to="pool.version"
+            ),
         ),
         migrations.AddField(
-            model_name='versionpresence',
-            name='node',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='presences', to='pool.node'),
+            model_name="versionpresence",
+            name="node",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="presences", to="pool.node"
+            ),
         ),
         migrations.AddField(
-            model_name='versionpresence',
-            name='version',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='presences', to='pool.version'),
+            model_name="versionpresence",
+            name="version",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.CASCADE, related_name="presences", to="pool.version"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='apitoken',
-            constraint=models.UniqueConstraint(fields=('user', 'name'), name='token_name_once_per_user'),
+            model_name="apitoken",
+            constraint=models.UniqueConstraint(fields=("user", "name"), name="token_name_once_per_user"),
         ),
         migrations.AddConstraint(
-            model_name='apitoken',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='token_name_pattern'),
+            model_name="apitoken",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                name="token_name_pattern",
+            ),
         ),
         migrations.AddField(
-            model_name='planinforce',
-            name='plan',
-            field=models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='in_force', to='pool.plan'),
+            model_name="planinforce",
+            name="plan",
+            field=models.OneToOneField(
+                on_delete=django.db.models.deletion.PROTECT, related_name="in_force", to="pool.plan"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='lane',
-            constraint=models.UniqueConstraint(fields=('model', 'name'), name='lane_name_once_per_model'),
+            model_name="lane",
+            constraint=models.UniqueConstraint(fields=("model", "name"), name="lane_name_once_per_model"),
         ),
         migrations.AddConstraint(
-            model_name='lane',
-            constraint=models.UniqueConstraint(fields=('model', 'position'), name='lane_position_once_per_model'),
+            model_name="lane",
+            constraint=models.UniqueConstraint(
+                fields=("model", "position"), name="lane_position_once_per_model"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='device',
-            constraint=models.UniqueConstraint(fields=('node', 'uuid'), name='device_uuid_once_per_node'),
+            model_name="device",
+            constraint=models.UniqueConstraint(fields=("node", "uuid"), name="device_uuid_once_per_node"),
         ),
         migrations.AddConstraint(
-            model_name='device',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['cpu', 'cuda'])), name='device_kind_known'),
+            model_name="device",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["cpu", "cuda"])), name="device_kind_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='plan',
-            constraint=models.UniqueConstraint(fields=('model', 'number'), name='plan_number_once_per_model'),
+            model_name="plan",
+            constraint=models.UniqueConstraint(fields=("model", "number"), name="plan_number_once_per_model"),
         ),
         migrations.AddConstraint(
-            model_name='releaseprofile',
-            constraint=models.UniqueConstraint(fields=('release', 'lane'), name='one_profile_per_lane'),
+            model_name="releaseprofile",
+            constraint=models.UniqueConstraint(fields=("release", "lane"), name="one_profile_per_lane"),
         ),
         migrations.AddIndex(
-            model_name='replica',
-            index=models.Index(fields=['phase'], name='replica_by_phase'),
+            model_name="replica",
+            index=models.Index(fields=["phase"], name="replica_by_phase"),
         ),
         migrations.AddConstraint(
-            model_name='replica',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['pending', 'starting', 'loading', 'warming', 'ready', 'draining', 'stopped', 'failed'])), name='replica_phase_known'),
+            model_name="replica",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "phase__in",
+                        [
+                            "pending",
+                            "starting",
+                            "loading",
+                            "warming",
+                            "ready",
+                            "draining",
+                            "stopped",
+                            "failed",
+                        ],
+                    )
+                ),
+                name="replica_phase_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='replica',
-            constraint=models.CheckConstraint(condition=models.Q(('wish__in', ['run', 'stop'])), name='replica_wish_known'),
+            model_name="replica",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("wish__in", ["run", "stop"])), name="replica_wish_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='replica',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['pending', 'stopped', 'failed']), ('node__isnull', False), _connector='OR'), name='replica_active_has_node'),
+            model_name="replica",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("phase__in", ["pending", "stopped", "failed"]), ("node__isnull", False), _connector="OR"
+                ),
+                name="replica_active_has_node",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='portreservation',
-            constraint=models.UniqueConstraint(fields=('node', 'port'), name='port_once_per_node'),
+            model_name="portreservation",
+            constraint=models.UniqueConstraint(fields=("node", "port"), name="port_once_per_node"),
         ),
         migrations.AddConstraint(
-            model_name='portreservation',
-            constraint=models.CheckConstraint(condition=models.Q(('port__gte', 1024), ('port__lte', 65535)), name='port_in_range'),
+            model_name="portreservation",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("port__gte", 1024), ("port__lte", 65535)), name="port_in_range"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='intent',
-            constraint=models.UniqueConstraint(fields=('replica', 'generation', 'action'), name='intent_once_per_generation'),
+            model_name="intent",
+            constraint=models.UniqueConstraint(
+                fields=("replica", "generation", "action"), name="intent_once_per_generation"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='intent',
-            constraint=models.CheckConstraint(condition=models.Q(('action__in', ['start', 'stop', 'kill'])), name='intent_action_known'),
+            model_name="intent",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("action__in", ["start", "stop", "kill"])), name="intent_action_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='intent',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['pending', 'claimed', 'done', 'failed', 'void'])), name='intent_phase_known'),
+            model_name="intent",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("phase__in", ["pending", "claimed", "done", "failed", "void"])),
+                name="intent_phase_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='deviceclaim',
-            constraint=models.UniqueConstraint(fields=('node', 'device_uuid'), name='one_start_per_device'),
+            model_name="deviceclaim",
+            constraint=models.UniqueConstraint(fields=("node", "device_uuid"), name="one_start_per_device"),
         ),
         migrations.AddConstraint(
-            model_name='runtime',
-            constraint=models.UniqueConstraint(fields=('node', 'name'), name='runtime_name_once_per_node'),
+            model_name="runtime",
+            constraint=models.UniqueConstraint(fields=("node", "name"), name="runtime_name_once_per_node"),
         ),
         migrations.AddConstraint(
-            model_name='runtime',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['vllm', 'sim'])), name='runtime_kind_known'),
+            model_name="runtime",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["vllm", "sim"])), name="runtime_kind_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='scale',
-            constraint=models.UniqueConstraint(fields=('release', 'lane'), name='one_scale_per_lane'),
+            model_name="scale",
+            constraint=models.UniqueConstraint(fields=("release", "lane"), name="one_scale_per_lane"),
         ),
         migrations.AddConstraint(
-            model_name='version',
-            constraint=models.UniqueConstraint(fields=('model', 'name'), name='version_name_once_per_model'),
+            model_name="version",
+            constraint=models.UniqueConstraint(fields=("model", "name"), name="version_name_once_per_model"),
         ),
         migrations.AddConstraint(
-            model_name='version',
-            constraint=models.CheckConstraint(condition=models.Q(('name__regex', '^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$')), name='version_name_pattern'),
+            model_name="version",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("name__regex", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")),
+                name="version_name_pattern",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='release',
-            constraint=models.UniqueConstraint(fields=('model', 'number'), name='release_number_once_per_model'),
+            model_name="release",
+            constraint=models.UniqueConstraint(
+                fields=("model", "number"), name="release_number_once_per_model"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='release',
-            constraint=models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='release_number_positive'),
+            model_name="release",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("number__gte", 1)), name="release_number_positive"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='versionpresence',
-            constraint=models.UniqueConstraint(fields=('version', 'node'), name='presence_once_per_node'),
+            model_name="versionpresence",
+            constraint=models.UniqueConstraint(fields=("version", "node"), name="presence_once_per_node"),
         ),
         migrations.AddConstraint(
-            model_name='versionpresence',
-            constraint=models.CheckConstraint(condition=models.Q(('phase__in', ['wanted', 'verifying', 'present', 'absent', 'broken'])), name='presence_phase_known'),
+            model_name="versionpresence",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("phase__in", ["wanted", "verifying", "present", "absent", "broken"])),
+                name="presence_phase_known",
+            ),
         ),
     ]

@@ -4,42 +4,51 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('pool', '0002_rules_in_the_database'),
+        ("pool", "0002_rules_in_the_database"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='StreamPosition',
+            name="StreamPosition",
             fields=[
-                ('name', models.CharField(max_length=128, primary_key=True, serialize=False)),
-                ('last_id', models.CharField(max_length=64)),
-                ('dropped', models.BigIntegerField(default=0)),
-                ('updated_at', models.DateTimeField()),
+                ("name", models.CharField(max_length=128, primary_key=True, serialize=False)),
+                ("last_id", models.CharField(max_length=64)),
+                ("dropped", models.BigIntegerField(default=0)),
+                ("updated_at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='TrafficCell',
+            name="TrafficCell",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('at', models.DateTimeField()),
-                ('model', models.CharField(max_length=63)),
-                ('release', models.PositiveIntegerField()),
-                ('replica', models.CharField(max_length=16)),
-                ('lane', models.CharField(max_length=63)),
-                ('tier', models.CharField(max_length=16)),
-                ('requests', models.PositiveIntegerField(default=0)),
-                ('errors', models.PositiveIntegerField(default=0)),
-                ('interrupted', models.PositiveIntegerField(default=0)),
-                ('spilled', models.PositiveIntegerField(default=0)),
-                ('output_tokens', models.BigIntegerField(default=0)),
-                ('ttft', models.BinaryField()),
-                ('e2e', models.BinaryField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("at", models.DateTimeField()),
+                ("model", models.CharField(max_length=63)),
+                ("release", models.PositiveIntegerField()),
+                ("replica", models.CharField(max_length=16)),
+                ("lane", models.CharField(max_length=63)),
+                ("tier", models.CharField(max_length=16)),
+                ("requests", models.PositiveIntegerField(default=0)),
+                ("errors", models.PositiveIntegerField(default=0)),
+                ("interrupted", models.PositiveIntegerField(default=0)),
+                ("spilled", models.PositiveIntegerField(default=0)),
+                ("output_tokens", models.BigIntegerField(default=0)),
+                ("ttft", models.BinaryField()),
+                ("e2e", models.BinaryField()),
             ],
             options={
-                'indexes': [models.Index(fields=['model', 'at'], name='cell_by_model_and_time')],
-                'constraints': [models.UniqueConstraint(fields=('at', 'model', 'release', 'replica', 'lane', 'tier'), name='one_cell_per_series')],
+                "indexes": [models.Index(fields=["model", "at"], name="cell_by_model_and_time")],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("at", "model", "release", "replica", "lane", "tier"),
+                        name="one_cell_per_series",
+                    )
+                ],
             },
         ),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.core.validators import RegexValidator
 from django.db import models
 
@@ -13,7 +15,13 @@ validate_name = RegexValidator(
 )
 
 
-class NameField(models.CharField):  # type: ignore[type-arg]
+if TYPE_CHECKING:
+    _CharField = models.CharField[str, str]
+else:
+    _CharField = models.CharField
+
+
+class NameField(_CharField):
     """A name that stands in a path: 1 to 63 of [a-z0-9._-], checked by the database too."""
 
     def __init__(self, **kwargs: object) -> None:

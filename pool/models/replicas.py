@@ -121,9 +121,7 @@ class DeviceClaim(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["node", "device_uuid"], name="one_start_per_device")
-        ]
+        constraints = [models.UniqueConstraint(fields=["node", "device_uuid"], name="one_start_per_device")]
 
     def __str__(self) -> str:
         return self.device_uuid

@@ -87,8 +87,12 @@ def _load_replicas() -> tuple[dict[int, list[ReplicaRoute]], dict[int, int]]:
 
 
 def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[ReleaseRoute]]:
-    named = [int(n) for weights in Plan.objects.filter(in_force__isnull=False).values_list("weights", flat=True) for n in weights]
-    kinds = dict(Runtime.objects.values_list("name", "kind"))
+    named = [
+        int(n)
+        for weights in Plan.objects.filter(in_force__isnull=False).values_list("weights", flat=True)
+        for n in weights
+    ]
+    simulated = set(Runtime.objects.filter(kind="sim").values_list("name", flat=True))
     routes: dict[int, list[ReleaseRoute]] = defaultdict(list)
     rows = Release.objects.filter(pk__in=replicas) | Release.objects.filter(
         number__in=named, model__in_force__isnull=False
@@ -99,7 +103,7 @@ def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[Re
                 number=row.number,
                 version=row.version.name,
                 profile=", ".join(sorted(use.profile.name for use in row.profiles.all())),
-                engine=kinds.get(row.runtime, "vllm"),
+                engine="sim" if row.runtime in simulated else "vllm",
                 replicas=tuple(replicas.get(row.pk, ())),
             )
         )

@@ -49,7 +49,7 @@ class BeatReader(threading.Thread):
     def _read(self) -> None:
         installation = RoutingState.objects.get(pk=1).installation
         close_old_connections()
-        with connect(self.url).pubsub(ignore_subscribe_messages=True) as beats:
+        with connect(self.url).pubsub(ignore_subscribe_messages=True) as beats:  # type: ignore[no-untyped-call]
             beats.subscribe(f"sluice:{installation}:gateways")
             while not self.stopping.is_set():
                 message = beats.get_message(timeout=0.4)
@@ -85,7 +85,11 @@ def mark_gone(now: datetime) -> list[str]:
     """Death that can be observed: a process of this host that is no more, or a silence of an hour."""
     marked = []
     for gateway in GatewayInstance.objects.filter(gone_at=None, seen_at__lt=now - SILENT_AFTER):
-        dead = gateway.host == socket.gethostname() and gateway.pid and not os.path.exists(f"/proc/{gateway.pid}")
+        dead = (
+            gateway.host == socket.gethostname()
+            and gateway.pid
+            and not os.path.exists(f"/proc/{gateway.pid}")
+        )
         if dead or gateway.seen_at < now - FORGET_AFTER:
             GatewayInstance.objects.filter(pk=gateway.pk, seen_at=gateway.seen_at).update(gone_at=now)
             marked.append(gateway.pk)

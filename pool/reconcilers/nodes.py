@@ -27,7 +27,9 @@ def make_pass(watching_for: Callable[[], timedelta]) -> Callable[[datetime], dic
 
 def run_pass(now: datetime, *, watching_for: timedelta) -> dict[str, object]:
     nodes = list(
-        Node.objects.select_related("lease").annotate(left=Count("replicas", filter=Q(replicas__phase__in=_LEFT)))
+        Node.objects.select_related("lease").annotate(
+            left=Count("replicas", filter=Q(replicas__phase__in=_LEFT))
+        )
     )
     gateways = list(GatewayInstance.objects.filter(gone_at=None, seen_at__gt=now - GATEWAY_SILENT_AFTER))
     leased = [node for node in nodes if hasattr(node, "lease")]
@@ -81,6 +83,8 @@ def _show_queue(node: Node, now: datetime) -> None:
     stalled = sent_at is not None and (seen_at is None or sent_at - seen_at > PROBE_STALLED_AFTER)
     if stalled and node.reason_code != "queue_stalled":
         text = "The worker renews its lease, but takes no task from its queue. It restarts its consumer by itself."
-        Node.objects.filter(pk=node.pk, phase=node.phase).update(reason_code="queue_stalled", reason_text=text)
+        Node.objects.filter(pk=node.pk, phase=node.phase).update(
+            reason_code="queue_stalled", reason_text=text
+        )
     elif not stalled and node.reason_code == "queue_stalled":
         Node.objects.filter(pk=node.pk, phase=node.phase).update(reason_code="", reason_text="")

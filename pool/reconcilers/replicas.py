@@ -28,7 +28,7 @@ from pool.domain.replica import (
 )
 from pool.domain.victims import Victim, pick_victims
 from pool.models import Replica, Scale
-from pool.queries.gateways import GatewayView, count_in_flight, is_acknowledged, list_live_gateways
+from pool.queries.acknowledgements import GatewayView, count_in_flight, is_acknowledged, list_live_gateways
 from pool.reconcilers.placing import Placing
 from pool.services.replicas import (
     begin_drain,
@@ -184,4 +184,3 @@ def _show_waiting(row: Replica, reason: str) -> None:
         Replica.objects.filter(pk=row.pk, generation=row.generation, phase=row.phase).update(
             reason_code="waiting", reason_text=reason
         )
-

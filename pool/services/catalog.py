@@ -68,7 +68,9 @@ def find_model(name: str) -> Model:
     return model
 
 
-def create_model(name: str, *, lanes: Sequence[LaneWish], owner: str, actor: Actor, description: str = "") -> Model:
+def create_model(
+    name: str, *, lanes: Sequence[LaneWish], owner: str, actor: Actor, description: str = ""
+) -> Model:
     check_name("model", name)
     _check_lanes(lanes)
     try:
@@ -164,11 +166,15 @@ def create_version(model_name: str, wish: VersionWish, *, actor: Actor) -> Versi
 def retire_version(model_name: str, version_name: str, *, actor: Actor) -> Version:
     """No new release may use it. Refused while a replica of it is wished."""
     with transaction.atomic():
-        version = Version.objects.select_for_update().filter(model__name=model_name, name=version_name).first()
+        version = (
+            Version.objects.select_for_update().filter(model__name=model_name, name=version_name).first()
+        )
         if version is None:
             raise not_found("version", version_name)
         if Replica.objects.filter(release__version=version, wish="run").exists():
-            raise Conflict(f"Version '{version_name}' is served. Scale its releases to 0 first.", version=version_name)
+            raise Conflict(
+                f"Version '{version_name}' is served. Scale its releases to 0 first.", version=version_name
+            )
         if version.retired_at is None:
             version.retired_at = timezone.now()
             version.save(update_fields=["retired_at"])
@@ -206,11 +212,16 @@ def create_release(model_name: str, wish: ReleaseWish, *, actor: Actor) -> Relea
     with transaction.atomic():
         model = Model.objects.select_for_update().get(pk=find_model(model_name).pk)
         version = Version.objects.filter(model=model, name=wish.version).first()
-        profiles = {profile.name: profile for profile in Profile.objects.filter(name__in=wish.profiles.values())}
+        profiles = {
+            profile.name: profile for profile in Profile.objects.filter(name__in=wish.profiles.values())
+        }
         problems = _release_problems(model, wish, version, set(profiles))
         if problems or version is None:
             raise Invalid(f"The release is refused: {'; '.join(problems)}.", problems=problems)
-        newest = Release.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
+        newest = (
+            Release.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first()
+            or 0
+        )
         release = Release.objects.create(
             model=model,
             number=newest + 1,
@@ -220,7 +231,8 @@ def create_release(model_name: str, wish: ReleaseWish, *, actor: Actor) -> Relea
             created_by=actor.name,
         )
         ReleaseProfile.objects.bulk_create(
-            ReleaseProfile(release=release, lane=lane, profile=profiles[name]) for lane, name in wish.profiles.items()
+            ReleaseProfile(release=release, lane=lane, profile=profiles[name])
+            for lane, name in wish.profiles.items()
         )
         Scale.objects.bulk_create(
             Scale(release=release, lane=lane, replicas=wish.replicas) for lane in wish.profiles
@@ -238,7 +250,9 @@ def create_release(model_name: str, wish: ReleaseWish, *, actor: Actor) -> Relea
     return release
 
 
-def _release_problems(model: Model, wish: ReleaseWish, version: Version | None, known_profiles: set[str]) -> list[str]:
+def _release_problems(
+    model: Model, wish: ReleaseWish, version: Version | None, known_profiles: set[str]
+) -> list[str]:
     problems = []
     if version is None:
         problems.append(f"model '{model.name}' has no version '{wish.version}'")
@@ -246,7 +260,9 @@ def _release_problems(model: Model, wish: ReleaseWish, version: Version | None, 
         problems.append(f"version '{wish.version}' is retired")
     problems += [f"there is no profile '{name}'" for name in set(wish.profiles.values()) - known_profiles]
     lanes = set(model.lanes.values_list("name", flat=True))
-    problems += [f"model '{model.name}' has no lane '{lane}'" for lane in wish.profiles if lane and lane not in lanes]
+    problems += [
+        f"model '{model.name}' has no lane '{lane}'" for lane in wish.profiles if lane and lane not in lanes
+    ]
     if not wish.profiles:
         problems.append("a release needs a profile")
     if "" in wish.profiles and len(wish.profiles) > 1:

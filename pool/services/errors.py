@@ -20,4 +20,6 @@ class Invalid(PoolError):
 
 
 def not_found(kind: str, name: object) -> NotFound:
-    return NotFound(f"There is no {kind} '{name}'. Check the name in the list of {kind}s.", kind=kind, name=str(name))
+    return NotFound(
+        f"There is no {kind} '{name}'. Check the name in the list of {kind}s.", kind=kind, name=str(name)
+    )

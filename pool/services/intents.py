@@ -13,7 +13,9 @@ from pool.models import Intent, Node
 def list_open_intents(node: Node) -> list[Intent]:
     """Pending and claimed ones of current generations, oldest first."""
     return list(
-        Intent.objects.filter(node=node, phase__in=["pending", "claimed"], generation=F("replica__generation"))
+        Intent.objects.filter(
+            node=node, phase__in=["pending", "claimed"], generation=F("replica__generation")
+        )
         .select_related("replica__release__version", "replica__release__model")
         .order_by("id")
     )
@@ -28,7 +30,9 @@ def claim_intent(intent: Intent, *, holder: uuid.UUID, now: datetime) -> bool:
     )
 
 
-def finish_intent(intent: Intent, *, holder: uuid.UUID, now: datetime, result: str, failed: bool = False) -> bool:
+def finish_intent(
+    intent: Intent, *, holder: uuid.UUID, now: datetime, result: str, failed: bool = False
+) -> bool:
     return bool(
         Intent.objects.filter(pk=intent.pk, phase="claimed", claimed_by=holder).update(
             phase="failed" if failed else "done", done_at=now, result=result

@@ -32,7 +32,7 @@ class KeyWish:
 
 
 def digest_key(key: str) -> str:
-    """What is stored of a caller's key; fast, because the key itself has 190 bits (no password hash on the hot path)."""
+    """What is stored of a caller's key: no password hash, because the key has 190 bits and the path is hot."""
     return signing.digest_key(settings.SECRET_KEY, key)
 
 
@@ -98,7 +98,9 @@ def create_token(user: User, *, name: str, actor: Actor, value: str | None = Non
             )
             record(actor, "token.create", subject=f"token/{user.username}/{name}")
     except IntegrityError as exc:
-        raise Conflict(f"{user.username} has a token '{name}' already. Choose another name.", name=name) from exc
+        raise Conflict(
+            f"{user.username} has a token '{name}' already. Choose another name.", name=name
+        ) from exc
     return token, value
 
 

@@ -70,7 +70,9 @@ def release_lease(node: Node, *, holder: uuid.UUID, now: datetime) -> None:
     NodeLease.objects.filter(node=node, holder=holder).update(until=now)
 
 
-def store_runtime(node: Node, ref: RuntimeRef, facts: RuntimeFacts | None, *, problem: str, now: datetime) -> None:
+def store_runtime(
+    node: Node, ref: RuntimeRef, facts: RuntimeFacts | None, *, problem: str, now: datetime
+) -> None:
     """What the probe found; `facts` None: the probe failed and `problem` says why."""
     values: dict[str, object] = {"kind": ref.kind, "interpreter": ref.interpreter, "probed_at": now}
     if facts is None:
@@ -109,7 +111,9 @@ def store_devices(node: Node, devices: Sequence[DeviceFacts]) -> None:
         for row in known.values():
             if row.usable:
                 Device.objects.filter(pk=row.pk).update(
-                    usable=False, reason_code="device_gone", reason_text="The driver does not list it any more."
+                    usable=False,
+                    reason_code="device_gone",
+                    reason_text="The driver does not list it any more.",
                 )
 
 
@@ -162,6 +166,9 @@ def move_node(node: Node, decision: MoveNode, *, now: datetime) -> bool:
         )
         if moved:
             record(
-                loop_actor("nodes"), f"node.{decision.to}", subject=f"node/{node.name}", reason=decision.reason
+                loop_actor("nodes"),
+                f"node.{decision.to}",
+                subject=f"node/{node.name}",
+                reason=decision.reason,
             )
     return bool(moved)

@@ -30,7 +30,12 @@ def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
         _check(model, wish)
         plan, table = _put_in_force(model, wish, actor=actor, rollback_of=None)
         record(
-            actor, "plan.set", subject=f"model/{model.name}", plan=plan.number, weights=plan.weights, table=table.version
+            actor,
+            "plan.set",
+            subject=f"model/{model.name}",
+            plan=plan.number,
+            weights=plan.weights,
+            table=table.version,
         )
     return plan
 
@@ -81,9 +86,13 @@ def _rollback_target(model: Model, current: Plan, to_plan: int | None) -> Plan:
         return target
     # A plan is left by a rollback if a later rollback went to something before it.
     left: set[int] = set()
-    for number, goal in Plan.objects.filter(model=model, rollback_of__isnull=False).values_list("number", "rollback_of"):
-        left.update(range(goal + 1, number))
-    target = next((p for p in older.order_by("-number") if p.number not in left and p.weights != current.weights), None)
+    for number, goal in Plan.objects.filter(model=model, rollback_of__isnull=False).values_list(
+        "number", "rollback_of"
+    ):
+        left.update(range((goal or 0) + 1, number))
+    target = next(
+        (p for p in older.order_by("-number") if p.number not in left and p.weights != current.weights), None
+    )
     if target is None:
         raise Conflict(f"Model '{model.name}' has no older plan to go back to.", plan=current.number)
     return target
@@ -102,7 +111,9 @@ def _check(model: Model, wish: PlanWish) -> None:
     problems = _weight_problems("weights", wish.weights, known)
     for lane, weights in wish.lanes.items():
         if lane not in lanes:
-            problems.append(f"lanes: model '{model.name}' has no lane '{lane}' (it has {', '.join(sorted(lanes))})")
+            problems.append(
+                f"lanes: model '{model.name}' has no lane '{lane}' (it has {', '.join(sorted(lanes))})"
+            )
         problems += _weight_problems(f"lanes.{lane}", weights, known)
     problems += [f"pins: there is no release {n}" for n in wish.pins.values() if n not in known]
     if problems:
@@ -111,7 +122,9 @@ def _check(model: Model, wish: PlanWish) -> None:
 
 def _weight_problems(where: str, weights: dict[int, int], known: set[int]) -> list[str]:
     problems = [f"{where}: there is no release {n}" for n in weights if n not in known]
-    problems += [f"{where}: {p} % for release {n} is outside 0 to 100" for n, p in weights.items() if not 0 <= p <= 100]
+    problems += [
+        f"{where}: {p} % for release {n} is outside 0 to 100" for n, p in weights.items() if not 0 <= p <= 100
+    ]
     total = sum(weights.values())
     if total != 100:
         problems.append(f"{where}: the weights sum to {total}, not to 100")
@@ -121,7 +134,9 @@ def _weight_problems(where: str, weights: dict[int, int], known: set[int]) -> li
 def _put_in_force(
     model: Model, wish: PlanWish, *, actor: Actor, rollback_of: int | None
 ) -> tuple[Plan, TableNumber]:
-    newest = Plan.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
+    newest = (
+        Plan.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
+    )
     plan = Plan.objects.create(
         model=model,
         number=newest + 1,

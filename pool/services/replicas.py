@@ -45,12 +45,22 @@ def move(at: Seen, to: Phase, *, because: Because, now: datetime, **values: Any)
         raise ValueError(f"a replica does not go from {at.phase} to {to}")
     generation = values.get("generation", at.generation)
     moved = Replica.objects.filter(pk=at.id, generation=at.generation, phase=at.phase).update(
-        phase=to, reason_code=because.code, reason_text=because.text, phase_entered_at=now, progress_at=None, **values
+        phase=to,
+        reason_code=because.code,
+        reason_text=because.text,
+        phase_entered_at=now,
+        progress_at=None,
+        **values,
     )
     if not moved:
         return None
     PhaseChange.objects.create(
-        replica_id=at.id, generation=generation, phase=to, reason_code=because.code, reason_text=because.text, at=now
+        replica_id=at.id,
+        generation=generation,
+        phase=to,
+        reason_code=because.code,
+        reason_text=because.text,
+        at=now,
     )
     return rebuild_table()
 
@@ -115,7 +125,9 @@ def retry(at: Seen, *, reason: str, now: datetime) -> bool:
 def begin_drain(at: Seen, *, reason: str, deadline_at: datetime, now: datetime) -> bool:
     """→ draining: out of the routing table; the table's number is kept, because gateways must acknowledge it."""
     with transaction.atomic():
-        table = move(at, Phase.DRAINING, because=Because("drain", reason), now=now, drain_deadline_at=deadline_at)
+        table = move(
+            at, Phase.DRAINING, because=Because("drain", reason), now=now, drain_deadline_at=deadline_at
+        )
         if table is None:
             return False
         Replica.objects.filter(pk=at.id).update(unrouted_epoch=table.epoch, unrouted_version=table.version)
@@ -132,9 +144,9 @@ def send_stop(at: Seen, *, force: bool, reason: str, now: datetime) -> bool:
         replica = Replica.objects.get(pk=at.id)
         if not sent or replica.node_id is None:
             return False
-        Intent.objects.filter(replica=replica, generation=at.generation, action="start", phase="pending").update(
-            phase="void", done_at=now
-        )
+        Intent.objects.filter(
+            replica=replica, generation=at.generation, action="start", phase="pending"
+        ).update(phase="void", done_at=now)
         Intent.objects.get_or_create(
             replica=replica,
             generation=at.generation,

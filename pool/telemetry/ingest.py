@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from typing import Any
+from typing import Any, cast
 
 import redis
 from django.db import DatabaseError, InterfaceError, close_old_connections
@@ -16,6 +16,9 @@ from pool.telemetry.cells import fold
 from pool.telemetry.store import add_cells, read_position
 
 logger = logging.getLogger(__name__)
+
+_Entry = tuple[bytes, dict[bytes, bytes]]
+_Answer = list[tuple[bytes, list[_Entry]]]
 
 BATCH = 200
 BLOCK_MS = 1000
@@ -44,7 +47,7 @@ class Ingester:
         stream = f"sluice:{RoutingState.objects.get(pk=1).installation}:facts"
         position = read_position(stream)
         close_old_connections()
-        answer = self._client.xread({stream: position}, count=BATCH, block=block_ms)
+        answer = cast(_Answer, self._client.xread({stream: position}, count=BATCH, block=block_ms))
         if not answer:
             self._notice_emptied(stream, position)
             return 0
@@ -59,9 +62,11 @@ class Ingester:
     def _notice_emptied(self, stream: str, position: str) -> None:
         """A Redis that lost its data counts its entries from the clock again; ids never fall below ours by design,
         but a clock that was set back would hide new facts for ever."""
-        newest = self._client.xrevrange(stream, count=1)
+        newest = cast(list[_Entry], self._client.xrevrange(stream, count=1))
         if newest and _order(newest[0][0].decode()) < _order(position):
-            logger.warning("telemetry: the stream was emptied and its clock set back; reading it from its start")
+            logger.warning(
+                "telemetry: the stream was emptied and its clock set back; reading it from its start"
+            )
             add_cells({}, stream=stream, last_id="0", unreadable=0, now=timezone.now())
 
     def stop(self) -> None:
@@ -73,7 +78,7 @@ def _order(entry_id: str) -> tuple[int, int]:
     return int(milliseconds), int(sequence or 0)
 
 
-def _read_entries(entries: list[tuple[bytes, dict[bytes, bytes]]]) -> tuple[list[dict[str, Any]], int]:
+def _read_entries(entries: list[_Entry]) -> tuple[list[dict[str, Any]], int]:
     facts: list[dict[str, Any]] = []
     unreadable = 0
     for _, fields in entries:

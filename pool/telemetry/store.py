@@ -18,7 +18,9 @@ def read_position(stream: str) -> str:
     return StreamPosition.objects.filter(pk=stream).values_list("last_id", flat=True).first() or "0"
 
 
-def add_cells(cells: Mapping[Series, Cell], *, stream: str, last_id: str, unreadable: int, now: datetime) -> None:
+def add_cells(
+    cells: Mapping[Series, Cell], *, stream: str, last_id: str, unreadable: int, now: datetime
+) -> None:
     with transaction.atomic():
         StreamPosition.objects.update_or_create(pk=stream, defaults={"last_id": last_id, "updated_at": now})
         if unreadable:

@@ -1,4 +1,4 @@
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -16,11 +16,11 @@ def make_pool(count: int = 3) -> list[Node]:
     return [make_node(f"node-{number}") for number in range(count)]
 
 
-def renew_others(silent: Node, now: object) -> None:
-    NodeLease.objects.exclude(node=silent).update(until=now + timedelta(seconds=10))  # type: ignore[operator]
+def renew_others(silent: Node, now: datetime) -> None:
+    NodeLease.objects.exclude(node=silent).update(until=now + timedelta(seconds=10))
 
 
-def make_gateway(now: object, **nodes: float) -> None:
+def make_gateway(now: datetime, **nodes: float) -> None:
     GatewayInstance.objects.create(id="g1", seen_at=now, via="redis", report={"nodes": nodes})
 
 

@@ -29,7 +29,11 @@ def test_a_key_is_shown_once_and_only_its_hmac_is_stored_fc20() -> None:
 
     assert value.startswith("sk-sluice-")
     assert key.digest == digest_key(value)
-    stored = str(list(Key.objects.values())) + str(list(AuditEntry.objects.values())) + str(current_delivery().body)
+    stored = (
+        str(list(Key.objects.values()))
+        + str(list(AuditEntry.objects.values()))
+        + str(current_delivery().body)
+    )
     assert value not in stored
     assert from_bytes(current_delivery().body, SECRET).keys[0].digest == key.digest
 

@@ -32,7 +32,12 @@ def test_a_plan_is_numbered_put_in_force_and_in_the_routing_table() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "problem"),
-    [({1: 90}, "sum to 90"), ({1: 50, 9: 50}, "no release 9"), ({1: 150, 2: -50}, "outside 0 to 100"), ({}, "sum to 0")],
+    [
+        ({1: 90}, "sum to 90"),
+        ({1: 50, 9: 50}, "no release 9"),
+        ({1: 150, 2: -50}, "outside 0 to 100"),
+        ({}, "sum to 0"),
+    ],
 )
 def test_wrong_weights_are_refused_with_the_reason(weights: dict[int, int], problem: str) -> None:
     world = make_world(releases=2)

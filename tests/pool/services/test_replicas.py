@@ -103,7 +103,10 @@ def test_a_stop_is_asked_once_and_voids_a_start_that_nobody_took() -> None:
     for _ in range(2):
         assert send_stop(seen(row), force=False, reason="drained", now=LATER)
 
-    assert list(Intent.objects.order_by("id").values_list("action", "phase")) == [("start", "void"), ("stop", "pending")]
+    assert list(Intent.objects.order_by("id").values_list("action", "phase")) == [
+        ("start", "void"),
+        ("stop", "pending"),
+    ]
 
 
 def test_a_stopped_replica_gives_its_reservations_back() -> None:

@@ -6,7 +6,18 @@ import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from pool.models import Device, DeviceMemory, Model, Node, NodeLease, Release, Replica, Runtime, Version, VersionPresence
+from pool.models import (
+    Device,
+    DeviceMemory,
+    Model,
+    Node,
+    NodeLease,
+    Release,
+    Replica,
+    Runtime,
+    Version,
+    VersionPresence,
+)
 from pool.services.audit import Actor
 from pool.services.catalog import (
     LaneWish,

@@ -1,0 +1,89 @@
+"""One pass' view of the pool, and the places that this pass has given away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+
+from pool.domain.placement import Need, NoPlace, Placement, choose_place
+from pool.domain.profiles import ProfileConflicts, parse_settings
+from pool.domain.version_facts import CacheKind, ModelFacts, facts_from_json
+from pool.models import Replica
+from pool.queries.placement import Inventory, load_inventory
+from pool.services.placing import place_replica
+from pool.services.replicas import Seen
+
+_NO_FACTS = ModelFacts(
+    architecture="unknown",
+    model_type="unknown",
+    layers=1,
+    heads=1,
+    kv_heads=1,
+    head_size=1,
+    hidden_size=1,
+    vocab_size=1,
+    cache_kind=CacheKind.UNKNOWN,
+    cache_unknown_reason="a simulated engine has no cache",
+)
+"""A simulated engine needs no weights, so its version may have no facts."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`placement` None: there is no place now, and `reason` says why."""
+
+    placement: Placement | None
+    reason: str
+
+
+class Placing:
+    """Loads the inventory once per pass, when the first replica asks, and again after a place was given."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self._answers: dict[str, Answer] = {}
+
+    @cached_property
+    def inventory(self) -> Inventory:
+        return load_inventory(self.now)
+
+    def find(self, row: Replica) -> Answer:
+        if row.pk not in self._answers:
+            self._answers[row.pk] = self._find(row)
+        return self._answers[row.pk]
+
+    def place(self, row: Replica, at: Seen) -> bool:
+        answer = self.find(row)
+        if answer.placement is None:
+            return False
+        placed = place_replica(at, answer.placement, now=self.now)
+        self.__dict__.pop("inventory", None)
+        self._answers.clear()
+        return placed
+
+    def _find(self, row: Replica) -> Answer:
+        release = row.release
+        kind = self.inventory.runtime_kind(release.runtime)
+        if kind is None:
+            return Answer(None, f"No node has a runtime '{release.runtime}'.")
+        if kind != "sim" and release.version.facts is None:
+            return Answer(None, f"The facts of version '{release.version.name}' are not known yet.")
+        use = release.profiles.select_related("profile").filter(lane__in=[row.lane, ""]).first()
+        if use is None:
+            return Answer(None, f"The release has no profile for lane '{row.lane}'.")
+        try:
+            settings = parse_settings(use.profile.settings)
+        except ProfileConflicts as exc:
+            return Answer(None, exc.message)
+        need = Need(
+            runtime=release.runtime,
+            device_kind="cuda" if self.inventory.device_kind(release.runtime) == "cuda" else "cpu",
+            settings=settings,
+            facts=facts_from_json(release.version.facts) if release.version.facts else _NO_FACTS,
+            simulated=kind == "sim",
+        )
+        found = choose_place(need, self.inventory.view_for(row))
+        if isinstance(found, NoPlace):
+            return Answer(None, found.reason)
+        return Answer(found, found.reason)
