@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from launcher.credentials import Credentials
 from launcher.demo_model import ensure_demo_model
-from launcher.django_steps import collect_static, run_command
+from launcher.django_steps import run_command
 from launcher.environments import (
     Environment,
     ensure_console,
@@ -105,15 +105,9 @@ class BringUp:
                 self._supervisor.wait_running(server.name, timeout_s=SERVER_TIMEOUT_S)
 
     def _prepare_console(self, console: Environment) -> None:
-        layout = self._installation.layout
-        with self._progress.step("tables and accounts") as step:
-            static = _in_background(
-                lambda: collect_static(python=console.python, env=self._environment(), layout=layout)
-            )
+        with self._progress.step("tables and accounts"):
             self._manage(console, "migrate", "--no-input", "-v", "0")
             self._manage(console, "bootstrap", "--engine", self._installation.engine)
-            step.note = "assets"
-            static.result()
 
     def _register_demo(self, console: Environment, model: Path | None) -> None:
         with self._progress.step("demo model: registration"):

@@ -1,8 +1,6 @@
 """Runs Django's management commands of a start, each in a process of its own, output in
 `logs/manage-<command>.log`."""
 
-import hashlib
-import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -46,30 +44,3 @@ def run_command(arguments: Sequence[str], *, python: Path, env: Mapping[str, str
         raise CommandFailed(
             f"`manage {arguments[0]}` failed. {log} ends with:\n{read_tail(log, lines=12)}", log=str(log)
         )
-
-
-def collect_static(*, python: Path, env: Mapping[str, str], layout: Layout) -> None:
-    """Hashes and compresses the assets; skipped while neither they nor the console's packages have
-    changed."""
-    stamp = layout.data / "static" / ".sources"
-    digest = hash_sources(ROOT / "static", ROOT / "requirements.txt", ROOT / "console" / "storage.py")
-    if stamp.exists() and stamp.read_text() == digest:
-        return
-    # htmx's optional extensions import it by a bare name, which no hashed file can carry.
-    ignored = ["--ignore", "django_htmx/ext/*"]
-    command = ["collectstatic", "--no-input", "--clear", "-v", "0", *ignored]
-    run_command(command, python=python, env=env, layout=layout)
-    stamp.parent.mkdir(exist_ok=True)
-    stamp.write_text(digest)
-
-
-def hash_sources(*sources: Path) -> str:
-    """By name, size and time: called at every start, so it opens no file."""
-    digest = hashlib.sha256()
-    for source in sources:
-        paths = sorted(source.rglob("*")) if source.is_dir() else [source]
-        for path in paths:
-            if path.is_file():
-                facts = path.stat()
-                digest.update(os.fsencode(path) + f" {facts.st_size} {facts.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

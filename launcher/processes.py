@@ -1,8 +1,8 @@
 """The table of an installation's processes: what is run, how it is known to be up, in which order it is
 stopped."""
 
+import http.client
 import signal
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from launcher.layout import ROOT
 from launcher.servers import ServerSpec
 
 GRACE_S = 10.0
+PROBE_S = 0.3
 # A gateway leaves when its last stream has ended; the longest answers take minutes, an operator waits half
 # of one.
 GATEWAY_DRAIN_S = 30.0
@@ -57,8 +58,8 @@ def describe_process(
 ) -> ProcessSpec:
     bind = installation.bind
     ready: dict[str, Callable[[], bool]] = {
-        "web": lambda: accepts(bind, installation.web_port),
-        "gateway": lambda: accepts(bind, installation.gateway_port),
+        "web": lambda: answers(bind, installation.web_port),
+        "gateway": lambda: answers(bind, installation.gateway_port),
     }
     return ProcessSpec(
         name=name,
@@ -82,11 +83,14 @@ def describe_server(server: ServerSpec, *, env: Mapping[str, str]) -> ProcessSpe
     )
 
 
-def accepts(bind: str, port: int) -> bool:
-    """True when something listens there."""
+def answers(bind: str, port: int) -> bool:
+    """True when an HTTP server answers there, whatever it answers: a port may be bound long before."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)
+    connection = http.client.HTTPConnection(host, port, timeout=PROBE_S)
     try:
-        with socket.create_connection((host, port), timeout=1.0):
-            return True
-    except OSError:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status > 0
+    except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
