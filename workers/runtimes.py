@@ -28,7 +28,7 @@ class ProbeFailed(PoolError):
 
 def read_runtimes() -> tuple[RuntimeRef, ...]:
     """Those that SLUICE_RUNTIMES lists: `[{"name", "kind", "interpreter", "pythonpath"?, "platform"?}]`."""
-    listed = env_json("SLUICE_RUNTIMES", [])
+    listed: Any = env_json("SLUICE_RUNTIMES", [])
     try:
         return tuple(
             RuntimeRef(
