@@ -66,6 +66,7 @@ class BringUp:
         self._start_servers(console)
         self._prepare_console(console)
         self._start(console, "web", "gateway", "control", "telemetry")
+        self._wait_running("web", "gateway")
         self._progress.say(f"The console is up at {self._installation.local_web_url}")
         model = (
             _in_background(lambda: self._convert_model(parts))
@@ -75,6 +76,7 @@ class BringUp:
         self._start_worker(console, parts.result() if parts else None)
         if self._installation.has_demo:
             self._register_demo(console, model.result() if model else None)
+        self._wait_running("control", "telemetry", "worker")
 
     def _prepare_engine(self) -> EngineParts:
         environment = ensure_engine(self._progress)
@@ -128,7 +130,9 @@ class BringUp:
         for name in names:
             spec = describe_process(name, installation=self._installation, python=console.python, env=env)
             self._supervisor.start(spec)
-        with self._progress.step(" and ".join(names) if len(names) < 3 else "the console's processes"):
+
+    def _wait_running(self, *names: str) -> None:
+        with self._progress.step(" and ".join(names)):
             for name in names:
                 self._supervisor.wait_running(name, timeout_s=PROCESS_TIMEOUT_S)
 

@@ -30,7 +30,7 @@ ENGINES_STOP_AFTER = "worker"
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One supervised process. Without `is_ready` it counts as running as soon as it is started."""
+    """One supervised process. Without `is_ready` it counts as running when it has lived for a moment."""
 
     name: str
     argv: tuple[str, ...]

@@ -30,6 +30,8 @@ PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 30.0
 STABLE_AFTER_S = 60.0
+# A process that cannot say when it is up has survived its imports by then.
+STEADY_S = 1.5
 BUSY_TICK_S = 0.05
 IDLE_TICK_S = 1.0
 HOUSEKEEPING_EVERY_S = 5.0
@@ -183,7 +185,7 @@ class Supervisor:
             self._back_off(managed, f"it cannot be executed: {error.strerror}")
             return
         managed.started_at = time.monotonic()
-        managed.enter("starting" if spec.is_ready else "running", managed.reason)
+        managed.enter("starting", managed.reason)
         self._dirty = True
 
     def _tend(self, managed: Managed) -> None:
@@ -195,7 +197,7 @@ class Supervisor:
         if code is not None:
             managed.process = None
             self._back_off(managed, describe_exit(code))
-        elif managed.phase == "starting" and managed.spec.is_ready and managed.spec.is_ready():
+        elif managed.phase == "starting" and _is_up(managed):
             managed.enter("running")
             self._dirty = True
 
@@ -238,6 +240,12 @@ def describe_exit(code: int) -> str:
         return f"it was ended by {signal.Signals(-code).name}"
     except ValueError:
         return f"it was ended by signal {-code}"
+
+
+def _is_up(managed: Managed) -> bool:
+    if managed.spec.is_ready:
+        return managed.spec.is_ready()
+    return time.monotonic() - managed.started_at >= STEADY_S
 
 
 def _record(managed: Managed) -> ProcessRecord:
