@@ -1,8 +1,7 @@
 """How an engine's response reaches the client: plain bodies and event streams, bytes untouched.
 
-Of both kinds: `started` = bytes have left, so nothing can be tried again; `failure` = why it cannot go on,
-"" while it can; `tail` = the end of the body, where the usage is; `break_off` ends it so that nobody takes it
-for finished.
+Of both kinds: `started` = bytes have left, so nothing can be tried again; `finished` = all of it is written;
+`tail` = the end of the body, where the usage is; `break_off` ends it so that nobody takes it for finished.
 """
 
 from pool.gateway import response
@@ -18,6 +17,11 @@ _USAGE_TAIL_BYTES = 4096
 class PlainAnswer:
     """`head`: status line and header lines. `length`: what the engine announced, None = chunked."""
 
+    __slots__ = (
+        "_chunked", "_client", "_head", "_held", "_held_bytes", "_length", "bytes_out", "chunks", "finished",
+        "started", "tail",
+    )  # fmt: skip
+
     def __init__(
         self, client: ClientConnection, head: bytes, *, length: bytes | None, chunkable: bool
     ) -> None:
@@ -29,34 +33,34 @@ class PlainAnswer:
         self._held_bytes = 0
         self.started = False
         self.finished = False
-        self.failure = ""
         self.chunks = 0
         self.bytes_out = 0
         self.tail = b""
 
-    def feed(self, body: bytes, *, complete: bool) -> None:
+    def feed(self, body: bytes, *, complete: bool) -> bool:
+        """True at the end."""
         self.bytes_out += len(body)
         if self.started:
             self._write(body)
-        elif complete:
-            self._write_whole(body)
-        else:
-            self._held.append(body)
-            self._held_bytes += len(body)
-            if self._held_bytes > _HOLD_BYTES:
-                self._start()
-        if complete:
-            if self._chunked and self.started:
+            if complete and self._chunked:
                 self._client.write(response.LAST_CHUNK)
-            self.finished = True
+        elif complete:
+            whole = body if not self._held else b"".join((*self._held, body))
+            self.tail = whole[-_USAGE_TAIL_BYTES:]
+            self._client.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(whole), whole))
+        else:
+            self._hold(body)
+        self.finished = complete
+        return complete
 
     def break_off(self, *, request_id: str) -> None:
         self._client.cut()
 
-    def _write_whole(self, last: bytes) -> None:
-        whole = last if not self._held else b"".join((*self._held, last))
-        self.tail = whole[-_USAGE_TAIL_BYTES:]
-        self._client.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(whole), whole))
+    def _hold(self, body: bytes) -> None:
+        self._held.append(body)
+        self._held_bytes += len(body)
+        if self._held_bytes > _HOLD_BYTES:
+            self._start()
 
     def _start(self) -> None:
         self.started = True
@@ -75,18 +79,17 @@ class PlainAnswer:
 
 
 class StreamAnswer:
+    __slots__ = ("_chunkable", "_client", "_gate", "_head", "_send", "bytes_out", "finished", "started")
+
     def __init__(self, client: ClientConnection, head: bytes, *, responses: bool, chunkable: bool) -> None:
         self._client = client
         self._head = head
         self._gate = EventGate(responses=responses)
         self._chunkable = chunkable
+        self._send = client.transport.write
         self.started = False
         self.finished = False
         self.bytes_out = 0
-
-    @property
-    def failure(self) -> str:
-        return self._gate.failure
 
     @property
     def chunks(self) -> int:
@@ -96,19 +99,22 @@ class StreamAnswer:
     def tail(self) -> bytes:
         return self._gate.tail
 
-    def feed(self, body: bytes, *, complete: bool) -> None:
+    def feed(self, body: bytes, *, complete: bool) -> bool:
+        """True at the end: the stream is finished, or must be broken off."""
         gate = self._gate
         piece = gate.feed(body) if body else b""
-        if complete and not gate.failure:
+        if not complete and not gate.failure:
+            if piece:
+                self._write(piece)
+            return False
+        if not gate.failure:
             piece += gate.finish()
-            if gate.done:
-                self.finished = True
-            else:
-                gate.failure = "the engine ended the stream early"
+            self.finished = gate.done
         if piece:
             self._write(piece)
-        elif self.finished:
-            self._write_end()
+        elif self.finished and self._chunkable:
+            self._send(response.LAST_CHUNK)
+        return True
 
     def end_unframed(self) -> bool:
         """For an engine that closes the connection instead of ending the body: True if all had come."""
@@ -130,14 +136,9 @@ class StreamAnswer:
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
             if self.finished:
                 piece += response.LAST_CHUNK
-        if not self.started:
-            self.started = True
-            framing = (
-                b"transfer-encoding: chunked\r\n\r\n" if self._chunkable else b"connection: close\r\n\r\n"
-            )
-            piece = self._head + framing + piece
-        self._client.write(piece)
-
-    def _write_end(self) -> None:
-        if self._chunkable:
-            self._client.write(response.LAST_CHUNK)
+        if self.started:
+            self._send(piece)
+            return
+        self.started = True
+        framing = b"transfer-encoding: chunked\r\n\r\n" if self._chunkable else b"\r\n"
+        self._send(self._head + framing + piece)

@@ -25,7 +25,7 @@ from pool.gateway.routes import ModelView, Routes
 _BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Target:
     """Where a request belongs, before any replica is looked at."""
 
@@ -46,7 +46,9 @@ def find_target(routes: Routes, request: Request, ask: Ask, caller: KeyRoute) ->
     pin = _find_pin(model, request, caller)
     if pin is not None:
         return Target(model, lane, pin, pinned=True)
-    release = choose_release(model.weights(lane), _sticky_key(request, ask, caller))
+    release = model.sole_release(lane)
+    if release is None:
+        release = choose_release(model.weights(lane), _sticky_key(request, ask, caller))
     return Target(model, lane, release, pinned=False)
 
 
@@ -102,6 +104,6 @@ def _sticky_key(request: Request, ask: Ask, caller: KeyRoute) -> bytes:
     session = request.headers.get(b"x-sluice-session")
     if session is not None:
         return session
-    if ask.sticky_text:
-        return ask.sticky_text.encode()
+    if ask.user:
+        return ask.user.encode()
     return f"{caller.digest}\n{ask.opening}".encode()

@@ -35,7 +35,7 @@ class EventGate:
             piece[:8] == b'data: {"'
             and piece[-3:] == b"}\n\n"
             and piece[8:14] != b'error"'
-            and piece.find(b"\n\n") == len(piece) - 2
+            and piece.index(b"\n") == len(piece) - 2
             and not self._responses
         ):
             self.chunks += 1

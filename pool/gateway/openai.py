@@ -117,17 +117,25 @@ def error_event(error: GatewayError, *, request_id: str) -> bytes:
     return b"data: " + orjson.dumps({"error": {**shape, "request_id": request_id}}) + b"\n\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """What the gateway needs to know of a body. The engine gets `body`."""
 
     model: str
     stream: bool
-    sticky_text: str
-    """`user` if there is one; it holds for the caller across conversations."""
-    opening: str
-    """The beginning of the conversation, for requests without a user."""
     body: bytes | bytearray
+    fields: dict[str, Any]
+
+    @property
+    def user(self) -> str:
+        """ "" if there is none."""
+        user = self.fields.get("user")
+        return user[:_STICKY_TEXT_CHARS] if isinstance(user, str) else ""
+
+    @property
+    def opening(self) -> str:
+        """The first message that is the caller's own: a system prompt is shared by all conversations."""
+        return _read_opening(self.fields)
 
 
 def read_ask(path: bytes, body: bytes | bytearray) -> Ask:
@@ -138,14 +146,7 @@ def read_ask(path: bytes, body: bytes | bytearray) -> Ask:
         raise InvalidRequest("The field `model` is missing: name the model to ask.", param="model")
     if path == b"/v1/responses":
         body = _forbid_storage(fields)
-    user = fields.get("user")
-    return Ask(
-        model=model,
-        stream=fields.get("stream") is True,
-        sticky_text=user[:_STICKY_TEXT_CHARS] if isinstance(user, str) else "",
-        opening=_read_opening(fields),
-        body=body,
-    )
+    return Ask(model, fields.get("stream") is True, body, fields)
 
 
 def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
@@ -171,7 +172,6 @@ def _forbid_storage(fields: dict[str, Any]) -> bytes:
 
 
 def _read_opening(fields: dict[str, Any]) -> str:
-    """The first message that is the caller's own: a system prompt is shared by all conversations."""
     messages = fields.get("messages")
     if not isinstance(messages, list):
         return _text_of(fields.get("prompt", fields.get("input")))

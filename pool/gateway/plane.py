@@ -10,7 +10,7 @@ import orjson
 
 from pool.gateway import metrics as metrics_page
 from pool.gateway import response
-from pool.gateway.auth import find_caller
+from pool.gateway.auth import Callers
 from pool.gateway.choice import Target
 from pool.gateway.config import Config
 from pool.gateway.facts import FactBuffer
@@ -22,8 +22,16 @@ from pool.gateway.routes import Routes
 from pool.gateway.server import ClientConnection
 
 # All that can be reached, byte for byte; everything else of an engine stays closed (FC-19).
-_RELAYED = frozenset((b"/v1/chat/completions", b"/v1/completions", b"/v1/embeddings", b"/v1/responses"))
-_LOCAL = frozenset((b"/v1/models", b"/healthz", b"/readyz", b"/metrics"))
+_METHODS = {
+    b"/v1/chat/completions": b"POST",
+    b"/v1/completions": b"POST",
+    b"/v1/embeddings": b"POST",
+    b"/v1/responses": b"POST",
+    b"/v1/models": b"GET",
+    b"/healthz": b"GET",
+    b"/readyz": b"GET",
+    b"/metrics": b"GET",
+}
 _NO_LABELS: Labels = ("", "", "", "")
 
 
@@ -31,6 +39,7 @@ class Plane:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.routes = Routes(config)
+        self.callers = Callers(self.routes, secret=config.secret)
         self.facts = FactBuffer()
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()
@@ -52,13 +61,13 @@ class Plane:
         """Refuses before the body has come what will be refused anyway."""
         path = request.path
         try:
-            if path in _RELAYED or path in _LOCAL:
-                _check_method(request, b"POST" if path in _RELAYED else b"GET")
-            else:
+            allowed = _METHODS.get(path)
+            if allowed is None:
                 raise PathNotFound("There is nothing at this path.")
-            if path.startswith(b"/v1/"):
-                authorization = request.headers.get(b"authorization")
-                request.caller = find_caller(self.routes, authorization, secret=self.config.secret)
+            if request.method != allowed:
+                raise MethodNotAllowed(f"This path takes {allowed.decode()} only.", allow=allowed.decode())
+            if path[:4] == b"/v1/":
+                request.caller = self.callers.find(request.headers.get(b"authorization"))
             elif path == b"/metrics":
                 self._check_metrics_access(request, peer)
         except GatewayError as error:
@@ -67,8 +76,9 @@ class Plane:
 
     def serve(self, client: ClientConnection, request: Request) -> Exchange | None:
         """None if the request is answered already."""
-        if request.path in _LOCAL:
-            client.write(self._local[request.path](request))
+        answer_locally = self._local.get(request.path)
+        if answer_locally is not None:
+            client.write(answer_locally(request))
             client.finish(keep_alive=request.keep_alive)
             return None
         assert request.caller is not None
@@ -80,10 +90,11 @@ class Plane:
         self.metrics.series(_NO_LABELS).count(error.code)
 
     def begin(self, exchange: Exchange) -> None:
-        self.metrics.series(_labels(exchange)).in_flight += 1
+        exchange.series = self.metrics.series(_labels(exchange))
+        exchange.series.in_flight += 1
 
     def account(self, exchange: Exchange, *, outcome: str) -> None:
-        series = self.metrics.series(_labels(exchange))
+        series = exchange.series or self.metrics.series(_labels(exchange))
         series.count(outcome)
         e2e_s = exchange.ended_at_s - exchange.started_at_s
         first_byte_at_s = exchange.first_byte_at_s
@@ -135,12 +146,6 @@ class Plane:
         if peer in ("127.0.0.1", "::1") and b"x-forwarded-for" not in request.headers:
             return
         raise InvalidApiKey("Metrics are for this host, or for who shows the API token.")
-
-
-def _check_method(request: Request, allowed: bytes) -> None:
-    if request.method != allowed:
-        text = allowed.decode()
-        raise MethodNotAllowed(f"This path takes {text} only.", allow=text)
 
 
 def _labels(exchange: Exchange) -> Labels:

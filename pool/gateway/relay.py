@@ -13,6 +13,7 @@ from pool.gateway import response
 from pool.gateway.answer import PlainAnswer, StreamAnswer
 from pool.gateway.choice import Target, choose_replica, find_target
 from pool.gateway.config import Config
+from pool.gateway.metrics import Series
 from pool.gateway.openai import Ask, GatewayError, UpstreamFailed, UpstreamTimeout, read_ask
 from pool.gateway.replicas import LiveReplica
 from pool.gateway.request import Request
@@ -50,9 +51,9 @@ class Exchange:
     """Public fields are what accounting reads. `*_at_s` count on the monotonic clock."""
 
     __slots__ = (
-        "_ask", "_client", "_connection", "_is_stale", "_plane", "_request", "_resets", "_tried", "answer",
-        "attempts", "caller", "client_tag", "deadline_s", "done", "ended_at_s", "first_byte_at_s", "replica",
-        "request_id", "spilled", "started_at", "started_at_s", "status", "target",
+        "_ask", "_client", "_connection", "_idle_timeout_s", "_is_stale", "_plane", "_request", "_resets", "_tried",
+        "answer", "attempts", "caller", "client_tag", "deadline_s", "done", "ended_at_s", "first_byte_at_s",
+        "replica", "request_id", "series", "spilled", "started_at", "started_at_s", "status", "target",
     )  # fmt: skip
 
     def __init__(self, plane: Plane, client: ClientConnection, request: Request, caller: KeyRoute) -> None:
@@ -63,12 +64,15 @@ class Exchange:
         self._connection: UpstreamConnection | None = None
         self._tried: list[LiveReplica] = []
         self._resets = 0
+        self._idle_timeout_s = plane.config.stream_idle_timeout_s
         self._is_stale = False
         self.answer: PlainAnswer | StreamAnswer | None = None
         self.caller = caller
         self.request_id = plane.new_request_id()
         self.client_tag = request.headers.get(b"x-request-id", b"")
         self.target: Target | None = None
+        self.series: Series | None = None
+        """Where it is counted, once its target is known."""
         self.replica: LiveReplica | None = None
         """The one that serves, or served, this request."""
         self.deadline_s = _NEVER
@@ -161,12 +165,13 @@ class Exchange:
                 return
         if not self.first_byte_at_s and body:
             self.first_byte_at_s = now_s
-        self.deadline_s = now_s + self._plane.config.stream_idle_timeout_s
-        answer.feed(body, complete=connection.complete)
+        self.deadline_s = now_s + self._idle_timeout_s
+        if not answer.feed(body, complete=connection.complete):
+            return
         if answer.finished:
             self._end("ok" if self.status < 400 else "client_error" if self.status < 500 else "engine_error")
             self._client.finish(keep_alive=self._keep_alive)
-        elif answer.failure:
+        else:
             self._fail(UpstreamFailed("The engine broke off its answer."))
 
     # Inside.

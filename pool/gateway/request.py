@@ -4,7 +4,7 @@ from pool.domain.routing_table import KeyRoute
 from pool.gateway.openai import GatewayError, InvalidRequest
 
 # Headers that the gateway reads; each may come once.
-_KNOWN = frozenset(
+KNOWN_HEADERS = frozenset(
     (
         b"authorization", b"content-length", b"expect", b"host", b"transfer-encoding", b"x-forwarded-for",
         b"x-request-id", b"x-sluice-release", b"x-sluice-session",
@@ -16,17 +16,21 @@ class Request:
     """Grows while it is read. `refusal`: what to answer instead of serving it."""
 
     __slots__ = (
-        "_buffer", "body_bytes", "caller", "first_piece", "head_bytes", "headers", "keep_alive", "method",
-        "refusal", "started_at_s", "target", "version",
+        "_buffer", "body_bytes", "caller", "content_length", "first_piece", "head_bytes", "headers", "keep_alive",
+        "method", "path", "refusal", "started_at_s", "target", "version",
     )  # fmt: skip
 
     def __init__(self, started_at_s: float) -> None:
         self.started_at_s = started_at_s
         self.target = b""
         self.method = b""
+        self.path = b""
+        """Compared byte for byte with an allow-list: never decoded, never normalised."""
         self.version = "1.1"
         self.headers: dict[bytes, bytes] = {}
         self.head_bytes = 0
+        self.content_length = 0
+        """0 also when the body is chunked. The parser has checked that it is a number."""
         self.body_bytes = 0
         self.first_piece = b""
         self.keep_alive = False
@@ -38,16 +42,8 @@ class Request:
     def body(self) -> bytes | bytearray:
         return self.first_piece if self._buffer is None else self._buffer
 
-    @property
-    def path(self) -> bytes:
-        """Compared byte for byte with an allow-list: never decoded, never normalised."""
-        return self.target.partition(b"?")[0]
-
-    def add_header(self, name: bytes, value: bytes) -> None:
-        self.head_bytes += len(name) + len(value) + 4
-        name = name.lower()
-        if name not in _KNOWN:
-            return
+    def add_known_header(self, name: bytes, value: bytes) -> None:
+        """`name` is one of KNOWN_HEADERS."""
         if name in self.headers and name != b"x-forwarded-for":
             self.refusal = InvalidRequest(f"The header {name.decode()} is there twice.")
         self.headers[name] = value.strip()
@@ -67,9 +63,17 @@ class Request:
         self.first_piece = b""
         self._buffer = None
 
-    def check_framing(self) -> None:
+    def end_head(self, method: bytes, version: str) -> None:
         """Sets `refusal` where another parser could see another message (RFC 9112, section 6.3)."""
-        coding = self.headers.get(b"transfer-encoding")
+        self.method = method
+        self.version = version
+        self.path = self.target.partition(b"?")[0]
+        headers = self.headers
+        if b"content-length" in headers:
+            self.content_length = int(headers[b"content-length"])
+        if version == "1.1" and b"host" in headers and b"transfer-encoding" not in headers:
+            return
+        coding = headers.get(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or self.version != "1.1"):
             self.refusal = InvalidRequest("Only `Transfer-Encoding: chunked` over HTTP/1.1 is understood.")
         elif coding is not None and b"content-length" in self.headers:
@@ -82,11 +86,6 @@ class Request:
     @property
     def is_chunked(self) -> bool:
         return b"transfer-encoding" in self.headers
-
-    @property
-    def content_length(self) -> int:
-        """0 also when the body is chunked. The parser has checked that it is a number."""
-        return int(self.headers.get(b"content-length", b"0"))
 
     @property
     def expects_continue(self) -> bool:

@@ -47,6 +47,11 @@ class ModelView:
             return {}
         return self.plan.lanes.get(lane) or self.plan.weights
 
+    def sole_release(self, lane: str) -> int | None:
+        """The release that has all the weight; None if several share it."""
+        weights = self.weights(lane)
+        return next(iter(weights)) if len(weights) == 1 and 100 in weights.values() else None
+
     def find_lane(self, prompt_tokens: int) -> str:
         for lane in self.lanes:
             if lane.max_prompt_tokens is None or prompt_tokens < lane.max_prompt_tokens:

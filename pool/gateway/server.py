@@ -9,7 +9,7 @@ import httptools
 from pool.gateway import response
 from pool.gateway.config import Config
 from pool.gateway.openai import GatewayError, HeadersTooLarge, InvalidRequest, RequestTimeout, RequestTooLarge
-from pool.gateway.request import Request
+from pool.gateway.request import KNOWN_HEADERS, Request
 
 _WRITE_HIGH_BYTES = 256 * 1024
 # A client that is told off while it still sends gets this long to read the answer before the reset.
@@ -179,35 +179,35 @@ class ClientConnection(asyncio.Protocol):
             self._reading.head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._reading is not None:
-            self._reading.add_header(name, value)
+        request = self._reading
+        if request is not None:
+            request.head_bytes += len(name) + len(value) + 4
+            name = name.lower()
+            if name in KNOWN_HEADERS:
+                request.add_known_header(name, value)
 
     def on_headers_complete(self) -> None:
         request = self._reading
         if request is None:
             return
-        request.method = self._parser.get_method()
-        request.version = self._parser.get_http_version()
-        request.check_framing()
+        request.end_head(self._parser.get_method(), self._parser.get_http_version())
         if request.head_bytes > self._plane.config.max_header_bytes:
             request.refusal = HeadersTooLarge("The request's headers are larger than allowed.")
         elif request.content_length > self._plane.config.max_body_bytes:
             request.refusal = self._too_large()
         if request.refusal is None:
             request.refusal = self._plane.check_head(request, self.peer)
-        if request.refusal is not None and (
-            request.expects_continue or request.is_chunked or request.content_length > _SWALLOW_BYTES
-        ):
-            self._refuse_rest(request.refusal)
-        else:
+        if request.refusal is None:
             self._await_body(request)
+        elif request.expects_continue or request.is_chunked or request.content_length > _SWALLOW_BYTES:
+            self._refuse_rest(request.refusal)
 
     def on_body(self, body: bytes) -> None:
         request = self._reading
         if request is None or request.refusal is not None:
             return
         request.add_body(body)
-        if self._exchange is None:
+        if self._exchange is None and request.body_bytes != request.content_length:
             self._rearm_body(request)
         if request.body_bytes > self._plane.config.max_body_bytes:
             self._refuse_rest(self._too_large())
@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
     # Inside.
     def _await_body(self, request: Request) -> None:
         if self._exchange is None:
-            self._rearm_body(request)
+            self.deadline_s = request.started_at_s + self._plane.config.body_timeout_s
             if request.expects_continue and not self._queue:
                 self.transport.write(response.CONTINUE)
 

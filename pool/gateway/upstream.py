@@ -1,6 +1,7 @@
 """The HTTP/1.1 client side: connections to one engine, kept alive and pooled. Knows no routing."""
 
 import asyncio
+import time
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -29,8 +30,8 @@ class Receiver(Protocol):
 
 class UpstreamConnection(asyncio.Protocol):
     __slots__ = (
-        "_parser", "_pieces", "complete", "got_bytes", "headers", "idle_since_s", "is_spoiled", "pool",
-        "receiver", "reused", "status", "transport",
+        "_keeps_alive", "_parser", "_pieces", "complete", "got_bytes", "headers", "idle_since_s",
+        "is_spoiled", "pool", "receiver", "reused", "status", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -58,8 +59,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.receiver = None
         reusable = (
             self.complete
+            and self._keeps_alive
             and not self.is_spoiled
-            and self._parser.should_keep_alive()
             and not self.transport.is_closing()
             and not self.transport.get_write_buffer_size()
         )
@@ -119,12 +120,15 @@ class UpstreamConnection(asyncio.Protocol):
             self._reset()  # An interim answer; the real one follows.
         else:
             self.complete = True
+            # Only here the parser knows: it forgets the message with the end of this call.
+            self._keeps_alive = self._parser.should_keep_alive()
 
     def _reset(self) -> None:
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
         self.complete = False
+        self._keeps_alive = False
         self.got_bytes = False
 
 
@@ -169,7 +173,7 @@ class Pool:
     def keep(self, connection: UpstreamConnection) -> bool:
         if self._closed or len(self._idle) >= _MAX_IDLE:
             return False
-        connection.idle_since_s = asyncio.get_running_loop().time()
+        connection.idle_since_s = time.monotonic()
         self._idle.append(connection)
         return True
 
