@@ -62,17 +62,17 @@ class BringUp:
         """Returns when every process runs and, with the demo, its release is in the plan."""
         real = self._installation.engine == "vllm"
         parts = _in_background(self._prepare_engine) if real else None
+        model = (
+            _in_background(lambda: self._convert_model(parts))
+            if parts and self._installation.has_demo
+            else None
+        )
         console = ensure_console(self._progress)
         self._start_servers(console)
         self._prepare_console(console)
         self._start(console, "web", "gateway", "control", "telemetry")
         self._wait_running("web", "gateway")
         self._progress.say(f"The console is up at {self._installation.local_web_url}")
-        model = (
-            _in_background(lambda: self._convert_model(parts))
-            if parts and self._installation.has_demo
-            else None
-        )
         self._start_worker(console, parts.result() if parts else None)
         if self._installation.has_demo:
             self._register_demo(console, model.result() if model else None)

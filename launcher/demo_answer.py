@@ -40,11 +40,9 @@ def wait_for_answer(
 
 
 def describe_replica(replica: dict[str, Any]) -> str:
-    """`r3k9d2m1qz loading (weights)`."""
-    reason = replica.get("reason")
-    text = reason.get("code") or reason.get("message") if isinstance(reason, dict) else reason
-    stage = replica.get("stage") or text
-    return f"replica {replica.get('id')} is {replica.get('phase')}" + (f" ({stage})" if stage else "")
+    """`replica r3k9d2m1qz is loading (weights)`."""
+    detail = replica.get("reason_text") or replica.get("stage") or replica.get("reason")
+    return f"replica {replica.get('id')} is {replica.get('phase')}" + (f" ({detail})" if detail else "")
 
 
 def is_hopeless(replica: dict[str, Any]) -> bool:
@@ -53,6 +51,6 @@ def is_hopeless(replica: dict[str, Any]) -> bool:
 
 def _list_ours(web_url: str, token: str) -> list[dict[str, Any]]:
     try:
-        return [entry for entry in list_replicas(web_url, token) if entry.get("model") in (MODEL, None)]
+        return [entry for entry in list_replicas(web_url, token) if entry.get("model") == MODEL]
     except CallFailed:
         return []

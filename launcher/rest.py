@@ -41,8 +41,9 @@ def call(
 
 
 def list_replicas(web_url: str, token: str) -> list[dict[str, Any]]:
+    """Those that run, should run or failed."""
     results = call(f"{web_url}/api/v1/replicas/", token=token).get("results", [])
-    return [entry for entry in results if isinstance(entry, dict)]
+    return [entry for entry in results if isinstance(entry, dict) and entry.get("phase") != "stopped"]
 
 
 def ask_model(gateway_url: str, key: str, model: str, *, timeout_s: float = 60.0) -> str:

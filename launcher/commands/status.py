@@ -3,14 +3,18 @@ answers."""
 
 import argparse
 import json
+import subprocess
 import sys
 from typing import Any
 
 from launcher.credentials import find_credentials
-from launcher.layout import Layout, find_layout
+from launcher.environments import find_environment
+from launcher.handing_over import find_surroundings, prepare_environment
+from launcher.layout import ROOT, Layout, find_layout
 from launcher.record import SupervisorRecord, read_record
 from launcher.rest import CallFailed, list_replicas
 
+DATABASE_S = 15.0
 NOT_RUNNING = 3  # as systemctl status
 REPLICA_FIELDS = ("id", "model", "release", "lane", "phase", "reason", "pid")
 
@@ -61,14 +65,32 @@ def describe_status(layout: Layout, record: SupervisorRecord | None) -> dict[str
 
 
 def _find_replicas(layout: Layout, record: SupervisorRecord) -> tuple[list[dict[str, Any]], str]:
+    """From the console, from PostgreSQL while the console is down, with a note when neither answers."""
     credentials = find_credentials(layout.secrets)
     if credentials is None:
         return [], ""
     try:
         found = list_replicas(record.web_url, credentials.read("api_token"))
     except CallFailed as failure:
-        return [], f"The replicas are not known: {failure.message}"
+        read = _read_database(layout)
+        return read or [], "" if read is not None else f"The replicas are not known: {failure.message}"
     return [{name: replica.get(name) for name in REPLICA_FIELDS} for replica in found], ""
+
+
+def _read_database(layout: Layout) -> list[dict[str, Any]] | None:
+    console = find_environment("console")
+    if not console.is_complete:
+        return None
+    env = prepare_environment(find_surroundings(data=str(layout.data)), extra={"SLUICE_PROCESS": "status"})
+    command = [str(console.python), str(ROOT / "manage.py"), "status_json"]
+    try:
+        outcome = subprocess.run(
+            command, env=env, cwd=ROOT, capture_output=True, timeout=DATABASE_S, check=True
+        )
+        replicas = json.loads(outcome.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return replicas if isinstance(replicas, list) else None
 
 
 def render_status(layout: Layout, status: dict[str, Any]) -> str:
