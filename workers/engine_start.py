@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from pool.domain.backoff import Failure, FailureKind
 from pool.domain.errors import PoolError
+from pool.domain.manifest import compare_sizes, manifest_from_json, require_whole
 from pool.domain.profiles import parse_settings
 from pool.domain.replica import Report
 from pool.domain.signing import derive_engine_key
@@ -25,6 +26,7 @@ from pool.services.replicas import Because, report, seen
 from workers.devices import CPU_UUID, lock_devices
 from workers.warmup import WarmUpLane, WarmUpRecipe
 from workers.watcher import Watcher, failure_from
+from workers.weights import scan_folder
 
 EngineKey = tuple[str, int]
 
@@ -44,7 +46,7 @@ class StartRefused(PoolError):
         return Failure(self.kind, self.reason_code, self.message)
 
 
-_PERMANENT_CODES = frozenset({"remote_code", "profile_conflicts", "missing_runtime"})
+_PERMANENT_CODES = frozenset({"remote_code", "profile_conflicts", "missing_runtime", "files_broken"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Folders:
 
     engines: Path
     compile: Path
+    roots: tuple[Path, ...] = ()
 
 
 @dataclass
@@ -140,17 +143,24 @@ class EngineStarter:
         )
 
     def _model_path(self, row: Replica) -> str:
-        runtime = self.runtimes[row.release.runtime]
-        presence = VersionPresence.objects.filter(node=self.node, version=row.release.version).first()
-        if presence is not None and presence.phase == "present":
-            return presence.path
-        if runtime.kind == "sim":
+        """The folder, its files compared by size and time once more right before the start (FC-76)."""
+        version = row.release.version
+        presence = VersionPresence.objects.filter(node=self.node, version=version).first()
+        if self.runtimes[row.release.runtime].kind == "sim":
             return presence.path if presence is not None else ""
-        raise StartRefused(
-            "missing_file",
-            f"Version '{row.release.version.name}' is not verified on node '{self.node.name}' any more.",
-            permanent=False,
-        )
+        if presence is None or presence.phase != "present" or version.manifest is None:
+            text = f"Version '{version.name}' is not verified on node '{self.node.name}' any more."
+            raise StartRefused("missing_file", text, permanent=False)
+        try:
+            require_whole(
+                compare_sizes(
+                    manifest_from_json(version.manifest),
+                    scan_folder(Path(presence.path), roots=self.folders.roots),
+                )
+            )
+        except (PoolError, OSError) as exc:
+            raise _refusal(exc) from exc
+        return presence.path
 
     def _weight_bytes(self, row: Replica) -> int:
         facts = row.release.version.facts

@@ -106,22 +106,32 @@ def ensure_node_host(
         return host
     engines_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = log_path or engines_dir / "nodehost.log"
-    argv = [python, "-m", "workers.nodehost", "--dir", str(engines_dir), "--socket", str(socket_path)]
+    argv = [
+        python,
+        "-m",
+        "workers.nodehost",
+        "--dir",
+        str(engines_dir),
+        "--socket",
+        str(socket_path),
+        "--detach",
+    ]
     with log.open("ab") as output:
-        process = subprocess.Popen(
+        subprocess.run(
             argv,
             cwd=REPOSITORY,
             env=_host_env(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,
+            timeout=START_LIMIT_S,
+            check=False,
         )
+    # Another worker may have been first: then that one's node host is about to listen.
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if _answers(host):
             return host
-        process.poll()
         time.sleep(0.02)
     raise HostUnreachable("The keeper of the engines did not start; its log says why.", log=str(log))
 

@@ -69,12 +69,16 @@ class NodeConfig:
     compile_dir: Path
     engine_ports: tuple[int, int]
     runtimes: tuple[RuntimeRef, ...]
+    model_roots: tuple[Path, ...]
+    packages: dict[str, Path]
 
 
 def read_config(name: str) -> NodeConfig:
     """Raises ConfigError naming the variable."""
     data = env_path("SLUICE_DATA_DIR", Path(settings.DATA_DIR))
     labels = env_json("SLUICE_NODE_LABELS", {})
+    packages = env_json("SLUICE_PACKAGE_PATHS", {})
+    roots = env_str("SLUICE_MODEL_ROOTS", str(data / "models"))
     return NodeConfig(
         name=check_name("node", name),
         address=env_str("SLUICE_NODE_ADDRESS", "127.0.0.1"),
@@ -85,6 +89,10 @@ def read_config(name: str) -> NodeConfig:
         compile_dir=env_path("SLUICE_CACHE_DIR", Path.home() / ".cache" / "sluice") / "compile",
         engine_ports=read_port_range(env_str("SLUICE_ENGINE_PORTS", "21000-21999")),
         runtimes=read_runtimes(),
+        model_roots=tuple(Path(root) for root in roots.split(":") if root),
+        packages={str(name): Path(str(path)) for name, path in packages.items()}
+        if isinstance(packages, dict)
+        else {},
     )
 
 
@@ -122,7 +130,7 @@ class Worker:
             host=self.host,
             drivers=self.drivers,
             runtimes={ref.name: ref for ref in config.runtimes},
-            folders=Folders(config.engines_dir, config.compile_dir),
+            folders=Folders(config.engines_dir, config.compile_dir, config.model_roots),
             secret=settings.SECRET_KEY,
         )
         self.supervisor = Supervisor(
@@ -132,7 +140,7 @@ class Worker:
             starter=starter,
             memory_is_back=self.sampler.memory_is_back,
         )
-        presence = PresenceKeeper(self.node)
+        presence = PresenceKeeper(self.node, roots=config.model_roots, packages=config.packages)
         self.loops = [
             Loop("supervise", self._supervise, leased=False),
             Loop("sample", self.sampler.run_pass, leased=False),
