@@ -100,7 +100,8 @@ def add_acknowledgements(body: dict[str, Any]) -> dict[str, Any]:
         found = list_acknowledgements(epoch=table["epoch"], version=table["version"])
         if all(gateway.applied_at for gateway in found) or time.monotonic() >= deadline:
             return body | {"gateways": to_json(found)}
-        connection.close()  # held by nobody while this waits
+        if not connection.in_atomic_block:
+            connection.close()  # back to the pool while this waits
         time.sleep(_LOOK_EVERY_S)
 
 
