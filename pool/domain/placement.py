@@ -254,8 +254,8 @@ def _rank(candidate: _Candidate, need: Need, in_zone: dict[str, int]) -> tuple[b
 def _placement(best: _Candidate, in_zone: int, rejections: list[Rejection], *, others: int) -> Placement:
     names = tuple(device.id for device in best.devices)
     reason = (
-        f"node {best.node.name} (zone {best.node.zone or '-'}, {in_zone} of this release in the zone, "
-        f"{best.node.replicas_of_release} on the node): {gib(best.needed_bytes)} on each of {', '.join(names)}"
+        f"node {best.node.name} (zone {best.node.zone or '-'}, {in_zone} of this release in it, "
+        f"{best.node.replicas_of_release} on the node): {gib(best.needed_bytes)} on {', '.join(names)}"
     )
     if others:
         reason += f"; {others} other nodes would do"

@@ -52,8 +52,7 @@ class Phase(StrEnum):
     the others."""
 
 
-_BEFORE_READY = frozenset({Phase.STARTING, Phase.LOADING, Phase.WARMING})
-RUNNING = _BEFORE_READY | {Phase.READY}
+_PLACED = frozenset(Phase) - {Phase.PENDING, Phase.STOPPED}
 
 MOVES: dict[Phase, frozenset[Phase]] = {
     Phase.PENDING: frozenset({Phase.STARTING, Phase.STOPPED, Phase.FAILED}),
@@ -190,7 +189,7 @@ Decision = Wait | Place | GiveUpPlacement | Retry | Fail | BeginDrain | SendStop
 
 
 def next_step(replica: ReplicaFacts, *, now: datetime) -> Decision:
-    if replica.node is NodePhase.REPLACED and replica.phase is not Phase.STOPPED:
+    if replica.node is NodePhase.REPLACED and replica.phase in _PLACED:
         return _after_node_loss(replica)
     match replica.phase:
         case Phase.PENDING:

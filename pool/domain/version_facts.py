@@ -65,7 +65,10 @@ class CacheKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TensorTotals:
-    """Sums over the headers of all safetensors files: dtype tag (`BF16`, `F8_E4M3`, `I32`) → elements."""
+    """Sums over the headers of all safetensors files: dtype tag (`BF16`, `F8_E4M3`, `I32`) → elements.
+
+    No elements: weights in a format without a header; only their size is known.
+    """
 
     elements: Mapping[str, int]
     total_bytes: int
@@ -250,11 +253,12 @@ def _with_sizes(facts: ModelFacts, tensors: TensorTotals | None, *, experts: boo
         simple = facts.cache_kind is not CacheKind.MLA and not experts
         values["parameters"] = estimate_parameters(facts) if simple else None
         return ModelFacts(**values)
-    floats = sum(tensors.elements.get(tag, 0) for tag in ("F32", "BF16", "F16"))
-    values["castable_elements"] = floats
     values["weight_bytes"] = tensors.total_bytes
+    floats = sum(tensors.elements.get(tag, 0) for tag in ("F32", "BF16", "F16"))
+    if tensors.elements:
+        values["castable_elements"] = floats
     # Quantized formats pack several parameters into an element: the count of elements is none of parameters.
-    values["parameters_exact"] = floats == sum(tensors.elements.values())
+    values["parameters_exact"] = floats > 0 and floats == sum(tensors.elements.values())
     values["parameters"] = floats if values["parameters_exact"] else estimate_parameters(facts)
     return ModelFacts(**values)
 

@@ -56,9 +56,7 @@ def test_a_free_device_is_taken_with_its_reason() -> None:
 
     assert (found.node, found.devices) == ("a", ("GPU-0",))
     assert found.bytes_per_device == 68 * GIB
-    assert found.reason == (
-        "node a (zone z1, 0 of this release in the zone, 0 on the node): 68.00 GiB on each of GPU-0"
-    )
+    assert found.reason == ("node a (zone z1, 0 of this release in it, 0 on the node): 68.00 GiB on GPU-0")
 
 
 @pytest.mark.parametrize(
