@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -15,6 +16,9 @@ from django.test import Client
 from tests import factories
 
 REAL_CONNECT = socket.socket.connect
+# A busy machine is no fault of the code under test.
+hypothesis.settings.register_profile("sluice", deadline=None)
+hypothesis.settings.load_profile("sluice")
 
 
 @pytest.fixture(autouse=True)
