@@ -1,0 +1,85 @@
+"""A module with pynvml's names that answers from a recording: `FakeNvml(json)`. None in it means not supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+
+class NVMLError(Exception):
+    """As pynvml raises it for everything that a device does not tell."""
+
+
+class FakeNvml:
+    """`recording`: {"devices": [{...}], "links": [[0, 1], ...]} or {"init_error": true}."""
+
+    NVMLError = NVMLError
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+
+    def __init__(self, recording: dict[str, Any]) -> None:
+        self._recording = recording
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        if self._recording.get("init_error"):
+            raise NVMLError("driver not loaded")
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._recording["devices"])
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if self._recording["devices"][index].get("lost"):
+            raise NVMLError("GPU is lost")
+        return index
+
+    def nvmlDeviceGetP2PStatus(self, left: int, right: int, _kind: int) -> int:
+        return 0 if [left, right] in self._recording.get("links", []) else 5
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(**self._field(handle, "memory"))
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=self._field(handle, "utilization"))
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        return [
+            SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self._field(handle, "processes")
+        ]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[Any]:
+        return []
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: int) -> tuple[int, int]:
+        major, minor = self._field(handle, "capability")
+        return major, minor
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, _kind: int, _counter: int) -> Any:
+        return self._field(handle, "ecc")
+
+    def nvmlDeviceGetTemperature(self, handle: int, _sensor: int) -> Any:
+        return self._field(handle, "temperature")
+
+    def __getattr__(self, name: str) -> Callable[[int], Any]:
+        fields = {
+            "nvmlDeviceGetUUID": "uuid",
+            "nvmlDeviceGetName": "name",
+            "nvmlDeviceGetPowerUsage": "power",
+            "nvmlDeviceGetRetiredPagesPendingStatus": "retired_pending",
+            "nvmlDeviceGetRemappedRows": "remapped",
+        }
+        if name not in fields:
+            raise AttributeError(name)
+        return lambda handle: self._field(handle, fields[name])
+
+    def _field(self, handle: int, name: str) -> Any:
+        value = self._recording["devices"][handle].get(name)
+        if value is None:
+            raise NVMLError("not supported")
+        return value

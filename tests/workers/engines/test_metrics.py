@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pool.ports import EngineLoad
+from workers.engines.metrics import read_load
+
+NEW = """# HELP vllm:num_requests_running x
+vllm:num_requests_running{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 5.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 5.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:generation_tokens_total{engine="0",model_name="m"} 100.0
+vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
+vllm:prompt_tokens_total{engine="0",model_name="m"} 40.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 3.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 4.0
+"""
+
+
+def test_load_is_read_and_reasons_are_added() -> None:
+    assert read_load(NEW) == EngineLoad(2, 5, 0.25, 100.0, 40.0, 7.0)
+
+
+def test_fc_28_older_names_are_found() -> None:
+    old = 'vllm:gpu_cache_usage_perc{model_name="m"} 0.5\nvllm:generation_tokens{model_name="m"} 9\n'
+
+    load = read_load(old)
+
+    assert (load.kv_usage_ratio, load.generation_tokens) == (0.5, 9.0)
+
+
+def test_fc_29_what_is_missing_or_not_a_number_is_unknown() -> None:
+    load = read_load('vllm:num_requests_running{m="x"} NaN\nvllm:num_requests_waiting{m="x"} +Inf\nbroken\n')
+
+    assert load == EngineLoad(None, None, None, None, None, None)
