@@ -32,7 +32,9 @@ def database_from_url(url: str) -> dict[str, object]:
             "pool": {
                 "min_size": 1,
                 "max_size": env_int("SLUICE_DATABASE_POOL", 8, minimum=2, maximum=100),
-                "timeout": 5.0,
+                "timeout": 2.0,
+                # Gives up soon, so that the next request tries afresh: its back-off would outlast the outage.
+                "reconnect_timeout": 4.0,
                 "max_idle": 60.0,
             },
         },
@@ -61,7 +63,6 @@ INSTALLED_APPS = [
     "rest_framework",
     "drf_spectacular",
     "drf_spectacular_sidecar",
-    "django_htmx",
     "axes",
     "csp",
     "pool",
@@ -196,5 +197,5 @@ LOGGING = {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["secrets"]},
     },
     "root": {"handlers": ["stderr"], "level": env_str("SLUICE_LOG_LEVEL", "INFO")},
-    "loggers": {"django.request": {"level": "ERROR"}, "axes": {"level": "WARNING"}},
+    "loggers": {"django.request": {"level": "CRITICAL"}, "axes": {"level": "WARNING"}},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -35,6 +36,23 @@ def find_plan_in_force(model: str) -> PlanRow | None:
     """1 query."""
     row = Plan.objects.filter(in_force__model__name=model).first()
     return None if row is None else plan_row(row, in_force=row.number)
+
+
+def find_rollback_target(plans: Sequence[PlanRow]) -> PlanRow | None:
+    """The plan that one click goes back to, as `services.plans.roll_back` finds it: the newest older one with other
+    weights that no rollback has left. `plans`: newest first.
+    """
+    current = next((plan for plan in plans if plan.in_force), None)
+    if current is None:
+        return None
+    left = {
+        number
+        for plan in plans
+        if plan.rollback_of is not None
+        for number in range(plan.rollback_of + 1, plan.number)
+    }
+    older = (plan for plan in plans if plan.number < current.number)
+    return next((plan for plan in older if plan.number not in left and plan.weights != current.weights), None)
 
 
 def plan_row(row: Plan, *, in_force: int | None) -> PlanRow:

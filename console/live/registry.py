@@ -1,0 +1,30 @@
+"""The screens that can be watched, by the name in the socket's path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from console.live.screens.model import build_model, build_models
+from console.live.screens.nodes import build_nodes
+from console.live.screens.overview import build_overview
+from console.live.screens.replica import build_replica, build_replicas
+from console.live.screens.rows import Tree
+from pool.services.errors import not_found
+
+SCREENS: Final[Mapping[str, Callable[[str], Tree]]] = {
+    "overview": build_overview,
+    "models": build_models,
+    "model": build_model,
+    "replicas": build_replicas,
+    "replica": build_replica,
+    "nodes": build_nodes,
+}
+"""Each takes the argument of the path (a name, an id, a filter; empty: none) and raises NotFound."""
+
+
+def build_screen(name: str, argument: str) -> Tree:
+    build = SCREENS.get(name)
+    if build is None:
+        raise not_found("screen", name)
+    return build(argument)

@@ -1,0 +1,134 @@
+"""One replica: phases with their times, reason with advice, figures, intents and the tail of its log; and the list."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from console.live.screens import tones
+from console.live.screens.figures import figure_rows, warm_up_rows
+from console.live.screens.rows import Tree, reason_of, replica_row
+from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
+from pool.domain.start_errors import ADVICE, StartCode
+from pool.queries.replicas import (
+    IntentRow,
+    PhaseStep,
+    ReplicaView,
+    find_replica,
+    list_live_replicas,
+    list_replicas,
+)
+from pool.services.errors import not_found
+
+PHASES = ("pending", "starting", "loading", "warming", "ready", "draining", "stopped", "failed")
+LIST_LIMIT = 300
+
+
+def build_replicas(argument: str = "") -> Tree:
+    """`argument` is a query string: `model=…&phase=…&node=…`; without any, those that matter now."""
+    wanted = {name: values[-1] for name, values in parse_qs(argument).items()}
+    wanted = {name: value for name, value in wanted.items() if name in ("model", "phase", "node")}
+    now = timezone.now()
+    rows = list_replicas(now=now, limit=LIST_LIMIT, **wanted) if wanted else list_live_replicas(now=now)
+    return {
+        "replicas": [replica_row(row) for row in rows],
+        "no_replicas": not rows,
+        "count": format_count(len(rows)),
+    }
+
+
+def build_replica(replica_id: str) -> Tree:
+    view = find_replica(replica_id, now=timezone.now())
+    if view is None:
+        raise not_found("replica", replica_id)
+    return replica_tree(view)
+
+
+def replica_tree(view: ReplicaView) -> Tree:
+    row = view.replica
+    alive = row.phase not in ("stopped", "failed")
+    return {
+        **replica_row(row),
+        "advice": advice_for(view),
+        "has_reason": bool(reason_of(row)),
+        "has_advice": bool(advice_for(view)),
+        "reason_tone": tones.BAD if row.phase == "failed" else tones.replica_tone(row.phase),
+        "retry_known": row.phase == "failed" and row.next_retry_at is not None,
+        "can_drain": row.wish == "run" and row.phase != "draining",
+        "can_restart": row.wish == "run"
+        and row.phase not in ("pending", "draining")
+        and not row.restart_asked,
+        "version": row.version,
+        "runtime": row.runtime,
+        "address": row.address or UNKNOWN,
+        "port": row.port or UNKNOWN,
+        "pid": row.pid if row.pid is not None else UNKNOWN,
+        "engine": row.engine,
+        "devices": ", ".join(row.device_uuids) or UNKNOWN,
+        "routed": _("yes") if row.routed else _("no"),
+        "context": format_count(row.max_model_len),
+        "running": format_count(_figure(row.load.get("running"))) if alive else UNKNOWN,
+        "waiting": format_count(_figure(row.load.get("waiting"))) if alive else UNKNOWN,
+        "load_at": to_iso(row.load_measured.at),
+        "load_stale": row.load_measured.state != "measured",
+        "started_at": to_iso(row.started_at),
+        "ready_at": to_iso(row.ready_at),
+        "placement": view.placement_reason,
+        "drain_deadline_at": to_iso(view.drain_deadline_at) if row.phase == "draining" else "",
+        "is_draining": row.phase == "draining" and view.drain_deadline_at is not None,
+        "history": [_step(index, step) for index, step in reversed(list(enumerate(view.history)))],
+        "figures": figure_rows(row),
+        "no_figures": not figure_rows(row),
+        "warm_ups": warm_up_rows(row.figures),
+        "no_warm_ups": not warm_up_rows(row.figures),
+        "intents": [_intent(intent) for intent in view.intents],
+        "no_intents": not view.intents,
+        "log": view.log_tail,
+        "no_log": not view.log_tail,
+    }
+
+
+def advice_for(view: ReplicaView) -> str:
+    """What to change, from the table of start errors; the stored reason often says it with figures already."""
+    row = view.replica
+    if row.phase != "failed" or row.reason not in set(StartCode):
+        return ""
+    advice = ADVICE[StartCode(row.reason)]
+    return "" if advice in row.reason_text else advice
+
+
+def _figure(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
+
+
+def _step(index: int, step: PhaseStep) -> Tree:
+    current = step.lasted_s is None
+    return {
+        "id": str(index),
+        "phase": tones.word(step.phase),
+        "tone": tones.replica_tone(step.phase),
+        "at": to_iso(step.at),
+        "clock": step.at.strftime("%H:%M:%S"),
+        "day": step.at.strftime("%d %b"),
+        "generation": step.generation,
+        "reason": step.reason_text or step.reason.replace("_", " "),
+        "lasted": "" if current else format_duration(step.lasted_s),
+        "is_current": current,
+        "is_over": not current,
+    }
+
+
+def _intent(row: IntentRow) -> Tree:
+    return {
+        "id": str(row.id),
+        "action": row.action,
+        "phase": tones.word(row.phase),
+        "tone": tones.intent_tone(row.phase),
+        "generation": row.generation,
+        "node": row.node,
+        "created_at": to_iso(row.created_at),
+        "done_at": to_iso(row.done_at),
+        "result": row.result,
+    }
