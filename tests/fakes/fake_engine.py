@@ -325,7 +325,7 @@ class _Connection(asyncio.Protocol):
         for low, high in _cut_spans(start, self._sent_bytes, self._cut):
             piece = event[low - start : high - start]
             self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            if self._cut:
+            if high != self._sent_bytes:
                 # Another round of the loop, so that the peer sees two reads.
                 await asyncio.sleep(0.001)
         await self._writable.wait()
