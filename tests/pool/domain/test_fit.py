@@ -61,15 +61,15 @@ def test_the_reserve_belongs_to_the_decision_and_not_to_the_prediction() -> None
 
 
 @pytest.mark.parametrize(
-    ("total_bytes", "settings"),
+    ("total_bytes", "chosen"),
     [
         (GIB, {}),
         (2 * GIB, {"kv_cache_memory_bytes": 2 * GIB}),
         (16 * GIB, {"kv_cache_memory_bytes": 4 * MIB, "dtype": "float32"}),
     ],
 )
-def test_a_device_without_room_for_the_weights_says_so(total_bytes: int, settings: dict[str, Any]) -> None:
-    fit = decide_fit(SMOLLM2, EngineSettings(**settings), device=Device(kind="cpu", total_bytes=total_bytes))
+def test_a_device_without_room_for_the_weights_says_so(total_bytes: int, chosen: dict[str, Any]) -> None:
+    fit = decide_fit(SMOLLM2, EngineSettings(**chosen), device=Device(kind="cpu", total_bytes=total_bytes))
 
     assert fit.code is FitCode.NO_ROOM_FOR_WEIGHTS
 

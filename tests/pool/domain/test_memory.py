@@ -62,19 +62,19 @@ def plan_of(facts: ModelFacts, device: Device = CPU, **settings: Any) -> KvPlan:
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokens"),
+    ("chosen", "tokens"),
     [
         ({"dtype": "float32", "kv_cache_memory_bytes": 256 * MIB}, 5_760),
         ({"kv_cache_memory_bytes": GIB}, 46_592),
         ({"dtype": "float32", "kv_cache_memory_bytes": GIB}, 23_296),
     ],
 )
-def test_the_tokens_that_the_engine_printed_for_smollm2(settings: dict[str, Any], tokens: int) -> None:
-    assert plan_of(SMOLLM2, **settings).printed_tokens == tokens
+def test_the_tokens_that_the_engine_printed_for_smollm2(chosen: dict[str, Any], tokens: int) -> None:
+    assert plan_of(SMOLLM2, **chosen).printed_tokens == tokens
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "expected"),
+    ("facts", "chosen", "expected"),
     [
         (SMOLLM2, {}, 23_040),
         (SMOLLM2, {"dtype": "float32"}, 46_080),
@@ -91,10 +91,8 @@ def test_the_tokens_that_the_engine_printed_for_smollm2(settings: dict[str, Any]
         (LLAMA_70B, {"tensor_parallel_size": 4, "pipeline_parallel_size": 3}, 27_648),
     ],
 )
-def test_kv_bytes_per_token_on_each_device(
-    facts: ModelFacts, settings: dict[str, Any], expected: int
-) -> None:
-    assert kv_bytes_per_token(facts, EngineSettings(**settings)) == expected
+def test_kv_bytes_per_token_on_each_device(facts: ModelFacts, chosen: dict[str, Any], expected: int) -> None:
+    assert kv_bytes_per_token(facts, EngineSettings(**chosen)) == expected
 
 
 def test_unknown_caches_are_not_guessed() -> None:
@@ -133,7 +131,7 @@ def test_the_kv_dtype_follows_profile_then_checkpoint_then_engine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "kind", "tokens"),
+    ("facts", "chosen", "kind", "tokens"),
     [
         (SMOLLM2, {}, "cpu", 128),
         (SMOLLM2, {"block_size": 64}, "cpu", 64),
@@ -143,8 +141,8 @@ def test_the_kv_dtype_follows_profile_then_checkpoint_then_engine() -> None:
         (SMOLLM2, {"block_size": 32}, "cuda", 32),
     ],
 )
-def test_block_sizes(facts: ModelFacts, settings: dict[str, Any], kind: Any, tokens: int) -> None:
-    assert block_tokens(facts, EngineSettings(**settings), kind=kind) == tokens
+def test_block_sizes(facts: ModelFacts, chosen: dict[str, Any], kind: Any, tokens: int) -> None:
+    assert block_tokens(facts, EngineSettings(**chosen), kind=kind) == tokens
 
 
 def test_the_printed_figure_counts_whole_requests() -> None:
@@ -168,7 +166,7 @@ def test_the_engine_refuses_a_context_above_the_usable_blocks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "settings", "expected"),
+    ("facts", "chosen", "expected"),
     [
         (SMOLLM2, {}, 269_030_016),
         (SMOLLM2, {"dtype": "float32"}, 538_060_032),
@@ -179,8 +177,8 @@ def test_the_engine_refuses_a_context_above_the_usable_blocks() -> None:
         (replace(SMOLLM2, quantization="awq"), {"quantization": "awq"}, 269_030_016),
     ],
 )
-def test_weight_bytes_on_each_device(facts: ModelFacts, settings: dict[str, Any], expected: int) -> None:
-    assert weight_bytes_per_device(facts, EngineSettings(**settings)) == expected
+def test_weight_bytes_on_each_device(facts: ModelFacts, chosen: dict[str, Any], expected: int) -> None:
+    assert weight_bytes_per_device(facts, EngineSettings(**chosen)) == expected
 
 
 def test_more_ranks_than_kv_heads_keep_one_head_each() -> None:

@@ -44,7 +44,7 @@ def warnings(target: Target | None, **settings: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("code", "target", "settings"),
+    ("code", "target", "chosen"),
     [
         ("batched_tokens_below_seqs", None, {"max_num_batched_tokens": 100}),
         (
@@ -89,12 +89,12 @@ def warnings(target: Target | None, **settings: Any) -> list[str]:
         ("warm_up_too_long", Target(lanes=7), {}),
     ],
 )
-def test_each_conflict_is_found_alone(code: str, target: Target | None, settings: dict[str, Any]) -> None:
-    assert codes(target, **settings) == [code]
+def test_each_conflict_is_found_alone(code: str, target: Target | None, chosen: dict[str, Any]) -> None:
+    assert codes(target, **chosen) == [code]
 
 
 @pytest.mark.parametrize(
-    ("target", "settings"),
+    ("target", "chosen"),
     [
         (None, {}),
         (None, {"max_num_batched_tokens": 512}),
@@ -113,8 +113,8 @@ def test_each_conflict_is_found_alone(code: str, target: Target | None, settings
         (H100, {"kv_offload_bytes": 2**30}),
     ],
 )
-def test_settings_that_work_have_no_conflict(target: Target | None, settings: dict[str, Any]) -> None:
-    assert codes(target, **settings) == []
+def test_settings_that_work_have_no_conflict(target: Target | None, chosen: dict[str, Any]) -> None:
+    assert codes(target, **chosen) == []
 
 
 def test_several_conflicts_are_told_together() -> None:
@@ -126,7 +126,7 @@ def test_several_conflicts_are_told_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "target", "settings"),
+    ("code", "target", "chosen"),
     [
         ("fp8_weight_only", A100, {"quantization": "fp8"}),
         ("four_bit_on_cpu", Target(facts=AWQ, device="cpu"), {"kv_cache_memory_bytes": 2**28}),
@@ -134,8 +134,8 @@ def test_several_conflicts_are_told_together() -> None:
         ("forced_block_size", H100, {"block_size": 16}),
     ],
 )
-def test_each_warning_is_found_alone(code: str, target: Target, settings: dict[str, Any]) -> None:
-    assert warnings(target, **settings) == [code]
+def test_each_warning_is_found_alone(code: str, target: Target, chosen: dict[str, Any]) -> None:
+    assert warnings(target, **chosen) == [code]
 
 
 def test_settings_as_meant_have_no_warning() -> None:
