@@ -191,11 +191,15 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         request.end_head(self._parser.get_method(), self._parser.get_http_version())
+        if request.refusal is not None:
+            # Where this request ends is in doubt, so nothing after it is read.
+            self._refuse_rest(request.refusal)
+            return
         if request.head_bytes > self._plane.config.max_header_bytes:
             request.refusal = HeadersTooLarge("The request's headers are larger than allowed.")
         elif request.content_length > self._plane.config.max_body_bytes:
             request.refusal = self._too_large()
-        if request.refusal is None:
+        else:
             request.refusal = self._plane.check_head(request, self.peer)
         if request.refusal is None:
             self._await_body(request)
