@@ -41,7 +41,7 @@ def wait_for_answer(
 
 def describe_replica(replica: dict[str, Any]) -> str:
     """`replica r3k9d2m1qz is loading (weights)`."""
-    detail = replica.get("reason_text") or replica.get("stage") or replica.get("reason")
+    detail = replica.get("stage") or replica.get("reason_text") or replica.get("reason")
     return f"replica {replica.get('id')} is {replica.get('phase')}" + (f" ({detail})" if detail else "")
 
 

@@ -8,8 +8,8 @@ import threading
 import traceback
 
 from launcher.bring_up import BringUp
-from launcher.commands.up_detached import run_detached
-from launcher.credentials import Credentials, ensure_credentials
+from launcher.commands.up_detached import NOT_ANSWERING, run_detached
+from launcher.credentials import Credentials, ensure_credentials, find_credentials
 from launcher.demo_answer import MODEL, wait_for_answer
 from launcher.errors import LauncherError
 from launcher.identity import find_start_time
@@ -38,13 +38,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="register and serve SmolLM2-135M-Instruct",
     )
+    # What --detach starts: its output is a log, in which no secret belongs.
+    parser.add_argument("--unattended", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--data", metavar="DIR", help="the data folder (default: SLUICE_DATA_DIR, else var/)")
 
 
 def run(options: argparse.Namespace) -> int:
     layout = find_layout(options.data)
     if options.detach:
-        return run_detached(options, layout)
+        installation = read_installation(layout, engine=options.engine, has_demo=options.demo)
+        status = run_detached(options, layout)
+        credentials = find_credentials(layout.secrets)
+        if status in (0, NOT_ANSWERING) and credentials:
+            sys.stdout.write(describe_access(installation, credentials) + "\n")
+        return status
     installation = read_installation(layout, engine=options.engine, has_demo=options.demo)
     layout.create()
     lock = FileLock(layout.lock)
@@ -52,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         raise _already_running(installation)
     try:
         lock.write(f"{os.getpid()}\n")
-        return Up(installation).run()
+        return Up(installation, is_unattended=options.unattended).run()
     finally:
         lock.release()
 
@@ -73,10 +80,11 @@ def _already_running(installation: Installation) -> LauncherError:
 class Up:
     """One foreground run: a thread brings everything up while the main thread supervises."""
 
-    def __init__(self, installation: Installation) -> None:
+    def __init__(self, installation: Installation, *, is_unattended: bool) -> None:
         self._installation = installation
         self._progress = Progress()
         self._supervisor = Supervisor(installation.layout, describe=self._describe)
+        self._is_unattended = is_unattended
         self._since = format_now()
         self._phase, self._message = "setting_up", ""
         self._failure: PoolError | None = None
@@ -124,7 +132,10 @@ class Up:
                 self._message = error.message
                 self._progress.say(f"\n{error.message}\nThe console shows more.")
         self._phase = "degraded" if self._message else "ready"
-        self._progress.say(describe_access(self._installation, credentials, answer=answer))
+        if answer:
+            self._progress.say(f"{MODEL} says: {answer.strip()}")
+        if not self._is_unattended:
+            self._progress.say(describe_access(self._installation, credentials))
         self._supervisor.wake()
 
     def _ask_demo(self, credentials: Credentials) -> str:
@@ -192,7 +203,7 @@ class Up:
         check_port_free(bind, gateway, purpose="gateway", variable="SLUICE_GATEWAY_PORT")
 
 
-def describe_access(installation: Installation, credentials: Credentials, *, answer: str | None) -> str:
+def describe_access(installation: Installation, credentials: Credentials) -> str:
     """What a person needs next: addresses, the first sign-in, a key, and a line to try."""
     key = credentials.read("gateway_key")
     lines = [
@@ -208,6 +219,4 @@ def describe_access(installation: Installation, credentials: Credentials, *, ans
             f"    -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\",
             f"    -d '{body}'",
         ]
-    if answer:
-        lines += ["", f"  {MODEL} says: {answer.strip()}"]
     return "\n".join([*lines, ""])

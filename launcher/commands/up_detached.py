@@ -12,13 +12,16 @@ from launcher.record import read_record
 
 POLL_S = 0.1
 SETTLED = ("ready", "degraded")
+# Everything runs but the demo model does not answer.
+NOT_ANSWERING = 2
 
 
 def run_detached(options: argparse.Namespace, layout: Layout) -> int:
-    """0 when everything answers, 1 when the demo does not, else the failed start's status."""
+    """0 when everything answers, 2 when the demo does not, else the failed start's status."""
     layout.create()
     log = layout.logs / "up.log"
     command = [sys.executable, "-m", "launcher", "up", "--engine", options.engine, "--data", str(layout.data)]
+    command.append("--unattended")
     command.append("--demo" if options.demo else "--no-demo")
     with open(log, "ab") as output:
         begin = output.tell()
@@ -42,7 +45,7 @@ def run_detached(options: argparse.Namespace, layout: Layout) -> int:
                 if code is not None:
                     return code
                 if record and record.pid == process.pid and record.phase in SETTLED:
-                    return 0 if record.phase == "ready" else 1
+                    return 0 if record.phase == "ready" else NOT_ANSWERING
                 time.sleep(POLL_S)
     except KeyboardInterrupt:
         sys.stdout.write(
