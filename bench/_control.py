@@ -1,0 +1,92 @@
+"""The proportional memory of a control plane at rest: its own installation on free ports, without engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench._figures import say
+from workers.devices import read_pss
+
+ROOT = Path(__file__).resolve().parent.parent
+START_LIMIT_S = 180.0
+# Imports, first statistics and connections are over after this; leaks are another bench's matter.
+SETTLE_S = 30.0
+
+
+def measure_control_pss() -> float | None:
+    """MB of all processes but engines and their children; None when the installation did not start."""
+    with tempfile.TemporaryDirectory(prefix="sl-") as folder:
+        env = _environment(Path(folder))
+        command = [str(ROOT / "sluice"), "up", "--detach", "--engine", "sim"]
+        try:
+            subprocess.run(command, env=env, stdout=2, timeout=START_LIMIT_S, check=True)
+            time.sleep(SETTLE_S)
+            return _add_up(_read_status(env), Path(folder) / "data")
+        except (subprocess.SubprocessError, OSError, ValueError) as exc:
+            say(f"the installation could not be measured: {exc}")
+            return None
+        finally:
+            subprocess.run([str(ROOT / "sluice"), "down"], env=env, stdout=2, timeout=60, check=False)
+
+
+def _add_up(status: dict[str, Any], data: Path) -> float:
+    leaders = {int(one["pid"]): str(one["name"]) for one in status["processes"] if one.get("pid")}
+    keeper = data / "engines" / "nodehost.lock"
+    if keeper.exists():
+        leaders[int(keeper.read_text())] = "nodehost"
+    engines = {int(one["pid"]) for one in status["replicas"] if one.get("pid")}
+    total = 0
+    for pid, name in leaders.items():
+        own = sum(read_pss(one) or 0 for one in _tree(pid) if not _tree_has(one, engines))
+        say(f"{name:12} {own / 1e6:8.1f} MB")
+        total += own
+    return round(total / 1e6, 1)
+
+
+def _tree_has(pid: int, engines: set[int]) -> bool:
+    """Engines are children of the node host, each the leader of its session."""
+    try:
+        return os.getsid(pid) in engines
+    except ProcessLookupError:
+        return True
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return found
+    for child in text.split():
+        found += _tree(int(child))
+    return found
+
+
+def _read_status(env: dict[str, str]) -> dict[str, Any]:
+    command = [str(ROOT / "sluice"), "status", "--json"]
+    answer = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    status: dict[str, Any] = json.loads(answer.stdout)
+    return status
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    own = {
+        "SLUICE_DATA_DIR": str(folder / "data"),
+        "SLUICE_WEB_PORT": str(_free_port()),
+        "SLUICE_GATEWAY_PORT": str(_free_port()),
+    }
+    return {**os.environ, **own}
+
+
+def _free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        port: int = bound.getsockname()[1]
+        return port
