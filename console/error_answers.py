@@ -12,6 +12,7 @@ from django.utils.html import escape
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
+from console.database_gate import gate
 from console.errors import Failure, find_failure, make_failure, unexpected_failure
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def answer_failure(request: HttpRequest, failure: Failure) -> HttpResponse:
 def answer_exception(request: HttpRequest, error: BaseException) -> HttpResponse:
     """Logs what nobody expected, once, and answers with a request id to find it by."""
     failure = find_failure(error)
+    _watch_database(failure)
     if failure is None:
         request_id = request_id_of(request)
         logger.error(
@@ -45,10 +47,16 @@ def request_id_of(request: HttpRequest) -> str:
 def api_exception_handler(exc: Exception, context: dict[str, Any]) -> Response | None:
     """For REST_FRAMEWORK: every failure of a view in the contract's shape; None lets the unexpected fly."""
     failure = find_failure(exc)
+    _watch_database(failure)
     if failure is None:
         return None
     set_rollback()
     return Response(failure.body(), status=failure.status, headers=failure.headers())
+
+
+def _watch_database(failure: Failure | None) -> None:
+    if failure is not None and failure.code == "database_unavailable":
+        gate.note_failure()
 
 
 def _page(request: HttpRequest, failure: Failure) -> str:

@@ -163,6 +163,10 @@ def _database_failure(error: BaseException) -> Failure:
     logger.warning("database not usable", extra={"sql_state": state, "error": redact(str(error))})
     if state in _BUSY_STATES:
         return make_failure("database_busy", "The database did not finish in time. Nothing was changed.")
+    return database_down()
+
+
+def database_down() -> Failure:
     return make_failure(
         "database_unavailable",
         "The database cannot be reached, so nothing can be shown or changed. Traffic goes on.",

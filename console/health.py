@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_safe
+
+from console.database_gate import ask_database, gate
 
 
 @require_safe
@@ -16,9 +17,7 @@ def healthz(request: HttpRequest) -> HttpResponse:
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
     """503 while the database does not answer."""
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1")
-    except (DatabaseError, InterfaceError):
-        return JsonResponse({"ready": False}, status=503)
-    return JsonResponse({"ready": True})
+    is_ready = gate.is_open() and ask_database()
+    if not is_ready:
+        gate.note_failure()
+    return JsonResponse({"ready": is_ready}, status=200 if is_ready else 503)

@@ -9,10 +9,13 @@ from typing import Final
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from console.database_gate import gate
 from console.error_answers import answer_exception, answer_failure
-from console.errors import Failure, make_failure
+from console.errors import Failure, database_down, make_failure
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
+
+WITHOUT_DATABASE = ("/static/", "/healthz", "/readyz")
 
 SECURITY_HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
@@ -44,6 +47,8 @@ def _refusal(request: HttpRequest) -> Failure | None:
     # WSGI reads as much as Content-Length says: a chunked body would be taken for an empty one.
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "") and not request.META.get("CONTENT_LENGTH"):
         return make_failure("length_required", "Bodies need a Content-Length here.")
+    if not request.path.startswith(WITHOUT_DATABASE) and not gate.is_open():
+        return database_down()
     return None
 
 
