@@ -21,6 +21,7 @@ from django.conf import settings
 from django.db import connection
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from tests import factories
 
@@ -140,7 +141,10 @@ def test_it_serves_pages_api_and_sockets_and_ends_within_five_seconds(web: Web, 
 
 
 def assert_socket_refused(web: Web, *, path: str, origin: str) -> None:
-    with pytest.raises(InvalidStatus) as caught, connect(f"ws://127.0.0.1:{web.port}{path}", origin=origin):  # type: ignore[arg-type]
+    with (
+        pytest.raises(InvalidStatus) as caught,
+        connect(f"ws://127.0.0.1:{web.port}{path}", origin=Origin(origin)),
+    ):
         pass
     assert caught.value.response.status_code == 403
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rest_framework.test import APIClient
 
@@ -10,6 +12,11 @@ from pool.models import Model
 pytestmark = pytest.mark.django_db
 
 PATH = "/api/v1/models/"
+
+
+def send(client: APIClient, body: bytes, content_type: str = "application/json", **extra: Any) -> Any:
+    anything: Any = client  # its stub wants text
+    return anything.generic("POST", PATH, body, content_type, **extra)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +33,7 @@ PATH = "/api/v1/models/"
     ],
 )
 def test_malformed_json_is_400(as_operator: APIClient, body: bytes) -> None:
-    answer = as_operator.generic("POST", PATH, body, content_type="application/json")
+    answer = send(as_operator, body)
 
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "malformed_request"
@@ -34,7 +41,7 @@ def test_malformed_json_is_400(as_operator: APIClient, body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'"text"', b"null", b"true"])
 def test_json_that_is_no_object_is_400(as_operator: APIClient, body: bytes) -> None:
-    answer = as_operator.generic("POST", PATH, body, content_type="application/json")
+    answer = send(as_operator, body)
 
     assert answer.status_code == 400
     assert not Model.objects.exists()
@@ -44,14 +51,14 @@ def test_a_body_over_a_mebibyte_is_413(as_operator: APIClient) -> None:
     body = b'{"name": "' + b"a" * 1_048_577 + b'"}'
 
     for headers in ({}, {"Idempotency-Key": "k"}):
-        answer = as_operator.generic("POST", PATH, body, content_type="application/json", headers=headers)
+        answer = send(as_operator, body, headers=headers)
 
         assert answer.status_code == 413
         assert answer.json()["error"]["code"] == "request_too_large"
 
 
 def test_another_media_type_is_415(as_operator: APIClient) -> None:
-    answer = as_operator.generic("POST", PATH, b"name=a", content_type="application/x-www-form-urlencoded")
+    answer = send(as_operator, b"name=a", content_type="application/x-www-form-urlencoded")
 
     assert answer.status_code == 415
 
@@ -72,9 +79,7 @@ def test_nul_in_an_address_is_400(as_operator: APIClient, path: str) -> None:
 
 
 def test_a_chunked_body_is_411_and_not_taken_for_empty(as_operator: APIClient) -> None:
-    answer = as_operator.generic(
-        "POST", PATH, b"", content_type="application/json", HTTP_TRANSFER_ENCODING="chunked"
-    )
+    answer = send(as_operator, b"", HTTP_TRANSFER_ENCODING="chunked")
 
     assert answer.status_code == 411
 

@@ -9,6 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
+from pool.models import Model, Profile
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -45,7 +46,7 @@ def test_a_list_takes_the_same_queries_for_one_and_for_many(as_admin: APIClient,
 
 
 def grow_pool() -> None:
-    model, profile = factories.Model.objects.get(), factories.Profile.objects.get()
+    model, profile = Model.objects.get(), Profile.objects.get()
     for number in range(2, 6):
         node = factories.make_node(f"node-{number}")
         device = factories.make_device(node)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pool.queries.overview import load_overview
@@ -17,8 +19,8 @@ def test_an_empty_pool_is_an_empty_overview() -> None:
 
 @pytest.mark.parametrize("size", [1, 6])
 def test_the_number_of_queries_does_not_depend_on_the_size(
-    size: int, django_assert_num_queries, routing_state
-) -> None:  # type: ignore[no-untyped-def]
+    size: int, django_assert_num_queries: Any, routing_state: None
+) -> None:
     make_pool(size)
 
     with django_assert_num_queries(16):
