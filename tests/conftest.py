@@ -13,6 +13,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from console.database_gate import gate
 from tests import factories
 
 REAL_CONNECT = socket.socket.connect
@@ -47,6 +48,12 @@ def _plain_static_files(settings: Any) -> None:
     settings.STORAGES = settings.STORAGES | {
         "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}
     }
+
+
+@pytest.fixture(autouse=True)
+def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that fakes a database failure closes the process's gate; the next one finds it open."""
+    monkeypatch.setattr(gate, "_is_down", False)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from console.access import Right
 
 SAMPLES = {
     "name": "sample",
-    "identity": "1",
+    "identity": "999999999",
     "user_name": "sample",
     "number": "1",
     "int": "1",
