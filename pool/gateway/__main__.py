@@ -12,8 +12,9 @@ import uvloop
 
 from pool.env import ConfigError
 from pool.gateway.config import Config, read_config, read_worker_count
-from pool.gateway.process import Gateway, raise_file_limit
+from pool.gateway.process import Gateway, PortTaken, raise_file_limit
 
+_BAD_START = 2
 _RESPAWN_PAUSE_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
@@ -28,7 +29,7 @@ def main() -> int:
         config = read_config()
     except ConfigError as error:
         sys.stderr.write(f"{error.message}\n")
-        return 2
+        return _BAD_START
     raise_file_limit()
     return serve(config) if workers == 1 else keep_workers(workers)
 
@@ -37,7 +38,11 @@ def serve(config: Config) -> int:
     async def run() -> None:
         await Gateway(config).run()
 
-    uvloop.run(run())
+    try:
+        uvloop.run(run())
+    except PortTaken as error:
+        sys.stderr.write(f"{error.message}\n")
+        return _BAD_START
     return 0
 
 

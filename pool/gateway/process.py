@@ -7,7 +7,9 @@ import os
 import resource
 import signal
 import socket
+from typing import ClassVar
 
+from pool.domain.errors import PoolError
 from pool.gateway.config import Config
 from pool.gateway.delivery import Delivery
 from pool.gateway.plane import Plane
@@ -19,6 +21,10 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 4096
 # An idle client may be about to send; it gets this long before its connection is closed in a drain.
 _IDLE_GRACE_S = 0.5
+
+
+class PortTaken(PoolError):
+    code: ClassVar[str] = "port_taken"
 
 
 def raise_file_limit() -> None:
@@ -35,7 +41,11 @@ def open_socket(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.setblocking(False)
-    listener.bind((host, port))
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise PortTaken(f"Port {port} of {host} cannot be opened: {exc.strerror}.", port=port) from exc
     return listener
 
 

@@ -1,6 +1,7 @@
 """A gateway in this process with fake engines behind it, and a client that sees every byte."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -63,11 +64,12 @@ def make_table(
     starting: int = 0,
     lanes: tuple[LaneRoute, ...] = (),
     keys: tuple[KeyRoute, ...] = KEYS,
+    lane_weights: dict[str, dict[int, int]] | None = None,
     **plan: Any,
 ) -> RoutingTable:
     if weights is None:
         weights = {releases[0].number: 100} if releases else {}
-    usual = PlanRoute(1, weights, {}, {}, None)
+    usual = PlanRoute(1, weights, lane_weights or {}, {}, None)
     model = ModelRoute("m", lanes, replace(usual, **plan), releases, starting)
     return RoutingTable(installation, epoch, version, (model,), keys)
 
@@ -114,10 +116,8 @@ class Connection:
         """The next one, whole or cut."""
         async with asyncio.timeout(DEADLINE_S):
             while not self._done:
-                data = await self._read_some()
-                if not data:
+                if not await self._read_some():
                     return self._current
-                self._parser.feed_data(data)
             return self._done.pop(0)
 
     async def read_until(self, mark: bytes) -> bytes:
@@ -145,6 +145,9 @@ class Connection:
         except ConnectionError:
             return b""
         self.raw += data
+        # What is no HTTP is for the test to look at, in `raw`.
+        with contextlib.suppress(httptools.HttpParserError):
+            self._parser.feed_data(data)
         return data
 
     # Parser.
@@ -172,6 +175,8 @@ class Rig:
         self.engines: dict[str, FakeEngine] = {}
         self.gateways: list[Gateway] = []
         self.connections: list[Connection] = []
+        self.port = 0
+        """Of a gateway in another process; 0 = of this rig's own."""
         self.config = Config(
             secret=SECRET, data_dir=folder, port=0, installation="test", sweep_s=0.01, drain_s=5.0
         )
@@ -205,7 +210,7 @@ class Rig:
         return next(one for one in self.gateway.plane.routes.replicas if one.id == name)
 
     async def connect(self) -> Connection:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.gateway.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port or self.gateway.port)
         connection = Connection(reader, writer)
         self.connections.append(connection)
         return connection
