@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from launcher.demo_model import ensure_demo_model
-from launcher.environments import ensure_dev, ensure_engine, install_plugin
+from launcher.environments import ensure_console, ensure_dev, ensure_engine, install_plugin
 from launcher.errors import LauncherError
 from launcher.handing_over import hand_over
 from launcher.layout import ROOT, find_cache
@@ -26,6 +26,8 @@ def run(name: str, arguments: list[str]) -> int:
     command's."""
     progress = Progress()
     dev = ensure_dev(progress)
+    # Whole installations that tests start run in it, as an operator's do.
+    ensure_console(progress)
     env = tool_environment(dev)
     if wants("browser", arguments):
         env |= _find_browser(progress)
