@@ -61,12 +61,11 @@ class Bench:
     def run_round(self) -> Round:
         bare = self._time_bare()
         self.count += 1
-        host = ensure_node_host(
-            self.folder / f"e{self.count}", socket_path=self.folder / f"h{self.count}.sock"
-        )
+        engines = f"e{self.count}"
+        host = ensure_node_host(self.folder / engines, socket_path=self.folder / f"{engines}.sock")
         try:
-            first = self._time_spawn(host)
-            second = self._time_spawn(host)
+            first = self._time_spawn(host, engines)
+            second = self._time_spawn(host, engines)
         finally:
             self._end(host)
         return Round(bare, first, second)
@@ -105,8 +104,8 @@ class Bench:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
-    def _time_spawn(self, host: NodeHost) -> float:
-        spec = self._make_spec(f"e{self.count}")
+    def _time_spawn(self, host: NodeHost, engines: str) -> float:
+        spec = self._make_spec(engines)
         driver = VllmDriver()
         started = time.monotonic()
         driver.prepare(spec)

@@ -181,7 +181,11 @@ def test_a_socket_that_an_earlier_engine_left_is_removed(tmp_path: Path) -> None
 
 
 def test_speculative_decoding_is_one_json_flag(tmp_path: Path) -> None:
-    settings = {"speculative_method": "draft_model", "speculative_tokens": 4, "speculative_version": "small"}
+    settings: dict[str, Any] = {
+        "speculative_method": "draft_model",
+        "speculative_tokens": 4,
+        "speculative_version": "small",
+    }
     spec = replace(make_spec(tmp_path, **settings), draft_model_path="/models/small")
 
     config = json.loads(flags_of(spec)["--speculative-config"])
