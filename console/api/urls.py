@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, path, re_path
-from drf_spectacular.views import SpectacularJSONAPIView, SpectacularSwaggerSplitView
 
-from console.access import Right
 from console.api import (
     audit,
+    docs,
     gateways,
     keys,
     models,
@@ -25,16 +24,6 @@ from console.api import (
 from console.api.paths import register_converters
 
 register_converters()
-
-READ = {"GET": Right.VIEW}
-
-
-class Schema(SpectacularJSONAPIView):
-    rights = READ
-
-
-class Docs(SpectacularSwaggerSplitView):
-    rights = READ
 
 
 def no_such_endpoint(request: HttpRequest) -> HttpResponse:
@@ -79,7 +68,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{V1}users/", users.UserList.as_view()),
     path(f"{V1}users/<user_name:user_name>/", users.UserDetail.as_view()),
     path(f"{V1}audit/", audit.AuditList.as_view()),
-    path(f"{V1}schema/", Schema.as_view(), name="api-schema"),
-    path("docs/", Docs.as_view(url_name="api-schema"), name="api-docs"),
+    path(f"{V1}schema/", docs.Schema.as_view(), name="api-schema"),
+    path("docs/", docs.Docs.as_view(url_name="api-schema"), name="api-docs"),
     re_path("", no_such_endpoint),
 ]

@@ -74,7 +74,9 @@ def test_schema_and_docs_are_for_those_who_may_view(as_viewer: APIClient, client
     assert docs.status_code == 200
     assert "<script>" not in docs.content.decode()  # the CSP allows no inline script
     assert "cdn" not in docs.content.decode()
-    assert client.get("/api/docs/").status_code == 401
+    assert "<style" not in docs.content.decode()
+    assert client.get("/api/docs/")["Location"] == "/sign-in/?next=/api/docs/"
+    assert client.get("/api/v1/schema/").status_code == 401
 
 
 @pytest.fixture
