@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pool.env import env_bool, env_int, env_secret, env_str
+from pool.env import ConfigError, env_bool, env_int, env_json, env_secret, env_str
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env_str("SLUICE_DATA_DIR", str(BASE_DIR / "var"))).absolute()
+
+
+def read_package_paths(listed: object) -> dict[str, Path]:
+    """Package name → folder with its converted weights. Raises ConfigError for anything but a JSON object."""
+    if not isinstance(listed, dict):
+        raise ConfigError("SLUICE_PACKAGE_PATHS must be a JSON object.", variable="SLUICE_PACKAGE_PATHS")
+    return {str(name): Path(str(path)) for name, path in listed.items()}
 
 
 def database_from_url(url: str) -> dict[str, object]:
@@ -40,6 +47,9 @@ def database_from_url(url: str) -> dict[str, object]:
         },
     }
 
+
+MODEL_ROOTS = [root for root in env_str("SLUICE_MODEL_ROOTS", str(DATA_DIR / "models")).split(":") if root]
+PACKAGE_PATHS = read_package_paths(env_json("SLUICE_PACKAGE_PATHS", {}))
 
 SECRET_KEY = env_secret("SLUICE_SECRET_KEY", default="insecure-development-only")
 DEBUG = env_bool("SLUICE_DEBUG", default=False)
@@ -103,6 +113,13 @@ TEMPLATES = [
 DATABASES = {
     "default": database_from_url(env_str("SLUICE_DATABASE_URL", "postgresql://sluice@127.0.0.1:5432/sluice"))
 }
+_BIND = env_str("SLUICE_BIND", "127.0.0.1")
+GATEWAY_URL = env_str(
+    "SLUICE_GATEWAY_URL",
+    f"http://{'127.0.0.1' if _BIND in ('0.0.0.0', '::') else _BIND}"
+    f":{env_int('SLUICE_GATEWAY_PORT', 8080, minimum=1, maximum=65535)}",
+)
+"""Where the playground reaches a gateway; no page shows it."""
 REDIS_URL = env_str("SLUICE_REDIS_URL", "redis://127.0.0.1:6379/0")
 CHANNEL_LAYERS = {
     "default": {
@@ -122,6 +139,7 @@ AXES_FAILURE_LIMIT = 8
 AXES_COOLOFF_TIME = 0.1
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_VERBOSE = False
+AXES_LOCKOUT_TEMPLATE = "sign_in_locked.html"
 LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/sign-in/"

@@ -17,7 +17,7 @@ from kombu.exceptions import OperationalError
 from pool.reconcilers import gateways, nodes, replicas
 from pool.reconcilers.loop import Listener, Loop, monotonic_watch
 from pool.services.wakeups import list_probe_targets, note_probe_sent
-from workers.celery_main import run_celery
+from workers.celery_main import run_celery, start_beat
 from workers.tasks import probe_queue
 from workers.wake import WAKE
 
@@ -34,7 +34,8 @@ def main() -> int:
         loop.start()
     listener.start()
     beats.start()
-    code = run_celery(["--queues", "control", "--hostname", f"control@{os.uname().nodename}", "--beat"])
+    start_beat()
+    code = run_celery(["--queues", "control", "--hostname", f"control@{os.uname().nodename}"])
     for loop in WAKE.loops:
         loop.stop()
     return code

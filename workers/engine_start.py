@@ -26,7 +26,7 @@ from pool.services.replicas import Because, report, seen
 from workers.devices import CPU_UUID, lock_devices
 from workers.warmup import WarmUpLane, WarmUpRecipe
 from workers.watcher import Watcher, failure_from
-from workers.weights import scan_folder
+from pool.weights import scan_folder
 
 EngineKey = tuple[str, int]
 

@@ -12,7 +12,7 @@ from huggingface_hub import snapshot_download
 
 from pool.domain.errors import PoolError
 from pool.domain.sources import HubSource
-from workers.weights import hub_folder_name, version_lock
+from pool.weights import hub_folder_name, version_lock
 
 logger = logging.getLogger(__name__)
 

@@ -77,8 +77,6 @@ def read_config(name: str) -> NodeConfig:
     """Raises ConfigError naming the variable."""
     data = env_path("SLUICE_DATA_DIR", Path(settings.DATA_DIR))
     labels = env_json("SLUICE_NODE_LABELS", {})
-    packages = env_json("SLUICE_PACKAGE_PATHS", {})
-    roots = env_str("SLUICE_MODEL_ROOTS", str(data / "models"))
     return NodeConfig(
         name=check_name("node", name),
         address=env_str("SLUICE_NODE_ADDRESS", "127.0.0.1"),
@@ -89,10 +87,8 @@ def read_config(name: str) -> NodeConfig:
         compile_dir=env_path("SLUICE_CACHE_DIR", Path.home() / ".cache" / "sluice") / "compile",
         engine_ports=read_port_range(env_str("SLUICE_ENGINE_PORTS", "21000-21999")),
         runtimes=read_runtimes(),
-        model_roots=tuple(Path(root) for root in roots.split(":") if root),
-        packages={str(name): Path(str(path)) for name, path in packages.items()}
-        if isinstance(packages, dict)
-        else {},
+        model_roots=tuple(Path(root) for root in settings.MODEL_ROOTS),
+        packages=settings.PACKAGE_PATHS,
     )
 
 

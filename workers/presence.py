@@ -18,7 +18,7 @@ from pool.models import Node, Version, VersionPresence
 from pool.services.versions import complete_version, ensure_presences, note_presence
 from workers.hub import fetch_from_hub
 from workers.jobs import Jobs
-from workers.weights import SourceNotFound, locate, read_version, verify_files
+from pool.weights import SourceNotFound, locate, read_version, verify_files
 
 logger = logging.getLogger(__name__)
 

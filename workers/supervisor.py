@@ -35,6 +35,8 @@ TERM_GRACE_S = 5.0
 """vLLM ends within 0.8 s of SIGTERM when idle; the rest of its group is then killed."""
 KILL_LIMIT_S = 5.0
 """A killed group is gone at once unless the kernel waits for a device."""
+MEMORY_LIMIT_S = 30.0
+"""The driver gives memory back within a second; the loop looks again after this."""
 ACTIVE = ("starting", "loading", "warming", "ready", "draining")
 
 
@@ -152,13 +154,15 @@ class Supervisor:
             time.sleep(0.05)
         return False
 
-    def _wait_for_memory(self, engine: EngineProcess, seconds: float = 30.0) -> bool:
-        deadline = time.monotonic() + seconds
-        while not self.memory_is_back(engine):
-            if time.monotonic() >= deadline:
-                return False
+    def _wait_for_memory(self, engine: EngineProcess) -> bool:
+        """Ended and forgotten is back too: the keeper keeps records of what still holds something."""
+        deadline = time.monotonic() + MEMORY_LIMIT_S
+        while time.monotonic() < deadline:
+            current = self.host.find_engine(engine.replica_id, generation=engine.generation)
+            if current is None or self.memory_is_back(current):
+                return True
             time.sleep(0.2)
-        return True
+        return False
 
     # What runs --------------------------------------------------------------------------------------------
 

@@ -152,16 +152,15 @@ def warm_up(
     held = target.max_model_len or _read_max_model_len(run)
     _try_routes(run)
     _measure_prefill(run, held)
-    lanes = [_warm_lane(run, lane, held) for lane in recipe.lanes]
-    done = [lane for lane in lanes if lane is not None]
-    cut = len(done) < len(lanes) or any(lane.requests < recipe.per_lane for lane in done)
+    times = _warm_lanes(run, held)
+    cut = any(len(taken) < recipe.per_lane for taken in times.values())
     return WarmUpFigures(
         requests=run.sent,
         took_s=clock() - started,
         first_answer_s=run.first_answer_s,
         prefill_tokens_per_s=run.prefill_rate,
         decode_tokens_per_s=statistics.median(run.decode_rates) if run.decode_rates else None,
-        lanes=tuple(done),
+        lanes=tuple(_lane_figures(name, taken) for name, taken in times.items() if taken),
         routes=recipe.routes,
         reason="warm_up_cut" if cut and run.time_is_up() else "",
     )
@@ -215,21 +214,31 @@ def _measure_prefill(run: _Run, held: int) -> None:
         run.tokens_per_word = max(0.2, timed.prompt_tokens / words)
 
 
-def _warm_lane(run: _Run, lane: WarmUpLane, held: int) -> LaneFigures | None:
-    """None when the budget left nothing for this lane."""
-    limit = min(lane.max_prompt_tokens or held, held - ANSWER_TOKENS - 1)
-    times: list[Timed] = []
-    while not run.time_is_up() and not _is_enough(run.recipe, times):
-        route = run.recipe.routes[len(times) % len(run.recipe.routes)]
-        timed = _send(run, route, words=_words_for(run, limit), stream=len(times) % 4 != 3)
-        times.append(timed)
-        if timed.prompt_tokens and timed.ttft_s > 0 and not timed.cached_tokens:
-            run.prefill_rate = timed.prompt_tokens / timed.ttft_s
-    if not times:
-        return None
+def _warm_lanes(run: _Run, held: int) -> dict[str, list[Timed]]:
+    """One request per lane in turn, so that a budget that ends early has touched each length."""
+    times: dict[str, list[Timed]] = {lane.name: [] for lane in run.recipe.lanes}
+    open_lanes = list(run.recipe.lanes)
+    while open_lanes:
+        for lane in list(open_lanes):
+            taken = times[lane.name]
+            if run.time_is_up():
+                return times
+            if _is_enough(run.recipe, taken):
+                open_lanes.remove(lane)
+                continue
+            limit = min(lane.max_prompt_tokens or held, held - ANSWER_TOKENS - 1)
+            route = run.recipe.routes[len(taken) % len(run.recipe.routes)]
+            timed = _send(run, route, words=_words_for(run, limit), stream=len(taken) % 4 != 3)
+            taken.append(timed)
+            if timed.prompt_tokens and timed.ttft_s > 0 and timed.streamed and not timed.cached_tokens:
+                run.prefill_rate = timed.prompt_tokens / timed.ttft_s
+    return times
+
+
+def _lane_figures(name: str, times: Sequence[Timed]) -> LaneFigures:
     ttfts = _streamed(times) or [timed.ttft_s for timed in times]
     return LaneFigures(
-        lane=lane.name,
+        lane=name,
         requests=len(times),
         prompt_tokens=max(timed.prompt_tokens or 0 for timed in times),
         first_ttft_s=ttfts[0],

@@ -38,8 +38,10 @@ class Loop:
     holder: uuid.UUID = field(default_factory=uuid.uuid4)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
+    reported: dict[str, object] = field(default_factory=dict)
     passes: int = 0
     failures: int = 0
+    leased_until: datetime | None = None
     thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -58,11 +60,12 @@ class Loop:
         """One pass if this process owns the loop. True if it ran to its end."""
         try:
             now = timezone.now()
-            if self.leased and not claim_lease(self.name, self.holder, now=now):
+            if self.leased and not self._holds_lease(now):
                 return False
             report = self.work(now)
-            if self.leased and report:
+            if self.leased and report != self.reported:
                 LoopLease.objects.filter(name=self.name, holder=self.holder).update(report=report)
+                self.reported = report
             self.passes += 1
             return True
         except (DatabaseError, InterfaceError) as exc:
@@ -76,6 +79,14 @@ class Loop:
             return False
         finally:
             close_old_connections()
+
+    def _holds_lease(self, now: datetime) -> bool:
+        """Renewed when more than half of it is over; nobody else takes it before it runs out."""
+        if self.leased_until is not None and self.leased_until - now > LEASE_LENGTH / 2:
+            return True
+        claimed = claim_lease(self.name, self.holder, now=now)
+        self.leased_until = now + LEASE_LENGTH if claimed else None
+        return claimed
 
     def stop(self, *, timeout_s: float = 5.0) -> None:
         self.stopping.set()

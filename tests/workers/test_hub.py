@@ -11,7 +11,7 @@ from pool.domain.sources import HubSource
 from tests.fakes.tiny_model import make_tiny_model
 from workers import hub
 from workers.hub import DiskFull, HubUnreachable, fetch_from_hub
-from workers.weights import VersionBusy, locate, version_lock
+from pool.weights import VersionBusy, locate, version_lock
 
 SOURCE = HubSource("org/name", "v1")
 

@@ -30,7 +30,7 @@ from pool.domain.manifest import (
 )
 from pool.domain.sources import HubSource, PackageSource, PathSource, Source
 from pool.domain.version_facts import ModelFacts, TensorTotals, read_facts
-from workers.safetensors_files import read_totals
+from pool.safetensors_files import read_totals
 
 CHUNK_BYTES = 8 * 2**20
 MAX_FILES = 20_000

@@ -13,7 +13,7 @@ from pool.domain.manifest import FilesBroken
 from pool.domain.sources import HubSource, PackageSource, PathSource
 from tests.fakes.tiny_model import Shape, make_tiny_model, truncate_weights
 from workers import weights
-from workers.weights import (
+from pool.weights import (
     PathOutsideRoots,
     SourceNotFound,
     VersionBusy,
