@@ -13,20 +13,20 @@ Cells = dict[str, Cell]
 class Changes:
     """What to set and what to remove to get from one state to the next."""
 
-    set: Cells = field(default_factory=dict)
+    put: Cells = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
     def __bool__(self) -> bool:
-        return bool(self.set or self.gone)
+        return bool(self.put or self.gone)
 
     def add(self, later: Changes) -> None:
         """Coalesces: only the newest value of a cell remains, so this never outgrows the screen."""
         for key in later.gone:
-            self.set.pop(key, None)
+            self.put.pop(key, None)
             self.gone.add(key)
-        for key, value in later.set.items():
+        for key, value in later.put.items():
             self.gone.discard(key)
-            self.set[key] = value
+            self.put[key] = value
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> Cells:
@@ -57,6 +57,6 @@ def _walk_rows(rows: Iterable[Mapping[str, object]], path: str) -> Iterator[tupl
 def compare(before: Cells, after: Cells) -> Changes:
     missing = object()
     return Changes(
-        set={key: value for key, value in after.items() if before.get(key, missing) != value},
+        put={key: value for key, value in after.items() if before.get(key, missing) != value},
         gone=before.keys() - after.keys(),
     )

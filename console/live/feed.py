@@ -56,7 +56,7 @@ class Topic:
     def take_in(self, cells: Cells, *, now: datetime) -> None:
         was_stale = self.stale_since is not None
         self.built_at, self.stale_since, self.failure = now, None, None
-        changes = compare(self.cells, cells) if self.cells is not None else Changes(set=cells)
+        changes = compare(self.cells, cells) if self.cells is not None else Changes(put=cells)
         if changes or self.cells is None:
             self.seq += 1
             self.cells = cells

@@ -20,12 +20,13 @@ from console.access import Right, socket_may
 from console.live.chat_request import ChatRequest, parse_chat
 from console.live.consumers import NO_LAYER, RECHECK_S, SIGNED_OUT, encode
 from console.live.database import run_in_thread
-from console.live.upstream import Call, derive_playground_key, open_call, read_events
+from console.live.upstream import Call, open_call, read_events
 from pool.domain.errors import PoolError
+from pool.domain.signing import derive_playground_key
 from pool.queries.models import find_release
 from pool.queries.nodes import list_runtimes
 
-LONGEST_MESSAGE = 262_144
+LONGEST_MESSAGE = 65_536
 PATH = "/v1/chat/completions"
 FORBIDDEN = 4403
 

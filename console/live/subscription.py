@@ -64,7 +64,7 @@ class Subscription:
                 "type": "delta",
                 "from": before,
                 "seq": self._seq,
-                "set": changes.set,
+                "set": changes.put,
                 "gone": gone,
                 **feed,
             }

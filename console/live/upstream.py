@@ -5,8 +5,6 @@ gateway takes as a disconnect and aborts the engine's work.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -27,11 +25,6 @@ LONGEST_EVENT_BYTES = 1_048_576
 
 class GatewayUnreachable(PoolError):
     code: ClassVar[str] = "gateway_unreachable"
-
-
-def derive_playground_key(secret: str) -> str:
-    """The key with which web calls the gateway for the playground; no browser ever sees it."""
-    return hmac.new(secret.encode(), b"playground", hashlib.sha256).hexdigest()
 
 
 @dataclass

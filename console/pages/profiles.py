@@ -115,7 +115,7 @@ def _whole(edge: float | None) -> int | None:
 
 
 def _hint(setting: Setting) -> str:
-    return " ".join(part for part in (setting.effect, f"[{setting.unit}]" if setting.unit else "") if part)
+    return " · ".join(part for part in (setting.effect.rstrip("."), setting.unit) if part)
 
 
 def _plain(setting: Setting, value: object) -> object:

@@ -8,7 +8,7 @@ from django.contrib.auth import logout
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
@@ -31,11 +31,6 @@ class SignIn(LoginView):
     template_name = "sign_in.html"
     authentication_form = SignInForm
     redirect_authenticated_user = True
-
-
-def show_lockout(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-    """Named in the settings as axes' answer to too many failures."""
-    return render(request, "sign_in_locked.html", status=429)
 
 
 @require_POST

@@ -12,7 +12,8 @@ _PATHS = {
     "overview": '<rect x="2" y="2" width="5" height="5" rx="1.2"/><rect x="9" y="2" width="5" height="5" rx="1.2"/>'
     '<rect x="2" y="9" width="5" height="5" rx="1.2"/><rect x="9" y="9" width="5" height="5" rx="1.2"/>',
     "models": '<path d="M8 1.8 13.6 5v6L8 14.2 2.4 11V5z"/><path d="M2.6 5.1 8 8.2l5.4-3.1M8 8.2v5.8"/>',
-    "replicas": '<rect x="2" y="2.5" width="12" height="4.5" rx="1.2"/><rect x="2" y="9" width="12" height="4.5" rx="1.2"/>'
+    "replicas": '<rect x="2" y="2.5" width="12" height="4.5" rx="1.2"/>'
+    '<rect x="2" y="9" width="12" height="4.5" rx="1.2"/>'
     '<path d="M4.7 4.75h.01M4.7 11.25h.01M7.5 4.75h4M7.5 11.25h4"/>',
     "nodes": '<rect x="3.5" y="3.5" width="9" height="9" rx="1.5"/><path d="M6.3 6.3h3.4v3.4H6.3z"/>'
     '<path d="M6 1.3v2.2M10 1.3v2.2M6 12.5v2.2M10 12.5v2.2M1.3 6h2.2M1.3 10h2.2M12.5 6h2.2M12.5 10h2.2"/>',

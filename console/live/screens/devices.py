@@ -105,7 +105,7 @@ def node_row(row: NodeRow) -> Tree:
         "lease_at": to_iso(row.lease.at),
         "silent": row.lease.state != "measured",
         "wish": row.wish,
-        "odd": row.phase != "ready" and bool(row.reason_text or row.reason),
+        "odd": row.phase in ("unreachable", "replaced") and bool(row.reason_text or row.reason),
         "can_cordon": row.wish == "serve",
         "can_drain": row.wish != "drain",
         "can_return": row.wish != "serve",

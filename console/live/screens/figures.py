@@ -62,12 +62,12 @@ def warm_up_rows(figures: Mapping[str, Any]) -> list[Tree]:
     named = (
         lanes.items() if isinstance(lanes, Mapping) else enumerate(lanes) if isinstance(lanes, list) else ()
     )
-    rows = []
-    for key, lane in named:
-        if isinstance(lane, Mapping):
-            name = str(lane.get("lane") or lane.get("name") or key)
-            rows.append(_warm_up_row(name, lane))
-    return rows
+    rows = [
+        (_number(lane.get("prompt_tokens")) or 0, str(lane.get("lane") or lane.get("name") or key), lane)
+        for key, lane in named
+        if isinstance(lane, Mapping)
+    ]
+    return [_warm_up_row(name, lane) for _tokens_sent, name, lane in sorted(rows, key=lambda row: row[:2])]
 
 
 def _warm_up_row(name: str, lane: Mapping[str, Any]) -> Tree:

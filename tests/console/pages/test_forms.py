@@ -9,7 +9,19 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from pool.models import ApiToken, AuditEntry, Key, Model, Node, Plan, Profile, Release, Replica, Scale, Version
+from pool.models import (
+    ApiToken,
+    AuditEntry,
+    Key,
+    Model,
+    Node,
+    Plan,
+    Profile,
+    Release,
+    Replica,
+    Scale,
+    Version,
+)
 from tests import factories
 from tests.browser.seed import seed_pool
 
@@ -28,7 +40,7 @@ def admin_client(admin: User, sign_in: SignIn) -> Client:
 
 
 @pytest.fixture
-def pool() -> None:
+def pool(db: None) -> None:
     seed_pool()
 
 
@@ -77,7 +89,12 @@ def test_a_plan_is_put_in_force(client: Client) -> None:
 
     plan = Plan.objects.filter(model__name="qwen2.5-7b").latest("number")
     assert answer.status_code == 302
-    assert (plan.number, plan.weights, plan.comment, plan.created_by) == (4, {"1": 60, "2": 40}, "next step", "otto")
+    assert (plan.number, plan.weights, plan.comment, plan.created_by) == (
+        4,
+        {"1": 60, "2": 40},
+        "next step",
+        "otto",
+    )
 
 
 @pytest.mark.usefixtures("pool")
@@ -89,7 +106,9 @@ def test_a_plan_is_put_in_force(client: Client) -> None:
         ({"weight_1": "many", "weight_2": "40"}, "Enter a whole number"),
     ],
 )
-def test_a_wrong_plan_is_told_and_changes_nothing(client: Client, weights: dict[str, str], words: str) -> None:
+def test_a_wrong_plan_is_told_and_changes_nothing(
+    client: Client, weights: dict[str, str], words: str
+) -> None:
     answer = client.post("/models/qwen2.5-7b/plan/", {**weights, "comment": "as typed"})
 
     page = answer.content.decode()
@@ -102,7 +121,9 @@ def test_a_wrong_plan_is_told_and_changes_nothing(client: Client, weights: dict[
 
 @pytest.mark.usefixtures("pool")
 def test_the_preview_names_a_release_that_cannot_carry_its_share(client: Client) -> None:
-    page = client.post("/models/qwen2.5-7b/plan/preview/", {"weight_1": "0", "weight_2": "100"}).content.decode()
+    page = client.post(
+        "/models/qwen2.5-7b/plan/preview/", {"weight_1": "0", "weight_2": "100"}
+    ).content.decode()
 
     assert "Release 2 has no ready replica: its 100 % spill" in page
     assert "Release 1 gets no new request any more (75 % → 0 %)" in page
@@ -252,7 +273,9 @@ def _profile(**given: str) -> dict[str, Any]:
 def test_a_key_is_shown_once(admin_client: Client) -> None:
     factories.make_model("smollm2")
 
-    page = admin_client.post("/keys/new/", {"name": "desk", "tier": "vip", "models": ["smollm2"]}).content.decode()
+    page = admin_client.post(
+        "/keys/new/", {"name": "desk", "tier": "vip", "models": ["smollm2"]}
+    ).content.decode()
 
     value = page.split('id="secret">')[1].split("<")[0]
     key = Key.objects.get()
@@ -282,7 +305,9 @@ def test_a_key_is_revoked(admin_client: Client) -> None:
 
 
 @pytest.mark.usefixtures("routing_state")
-def test_one_makes_and_revokes_tokens_of_ones_own_only(admin_client: Client, operator: User, client: Client) -> None:
+def test_one_makes_and_revokes_tokens_of_ones_own_only(
+    admin_client: Client, operator: User, client: Client
+) -> None:
     page = client.post("/account/", {"name": "cron"}).content.decode()
     token = ApiToken.objects.get(user=operator)
 

@@ -30,7 +30,9 @@ def test_a_sign_in_leads_to_where_one_wanted() -> None:
 
 
 def test_a_foreign_goal_is_not_followed() -> None:
-    answer = Client().post("/sign-in/", {"username": "otto", "password": PASSWORD, "next": "https://evil.example/"})
+    answer = Client().post(
+        "/sign-in/", {"username": "otto", "password": PASSWORD, "next": "https://evil.example/"}
+    )
 
     assert answer.headers["Location"] == "/"
 
@@ -48,7 +50,10 @@ def test_too_many_failures_lock_for_a_moment() -> None:
 
     assert answers[0] == 200
     assert answers[-1] == 429
-    assert "locked for a moment" in client.post("/sign-in/", {"username": "otto", "password": PASSWORD}).content.decode()
+    assert (
+        "locked for a moment"
+        in client.post("/sign-in/", {"username": "otto", "password": PASSWORD}).content.decode()
+    )
 
 
 def test_sign_out_ends_the_session() -> None:
