@@ -55,6 +55,7 @@ TABLE: Final[Mapping[str, Shown]] = {
     "method_not_allowed": Shown(405, "Use a method that the API's description names."),
     "not_acceptable": Shown(406, "Accept application/json."),
     "conflict": Shown(409, "Load the current state and decide again."),
+    "version_busy": Shown(409, "Wait until the version's files are read, then repeat."),
     "idempotency_conflict": Shown(409, "Use a new Idempotency-Key for another request."),
     "request_in_progress": Shown(409, "Wait for the first request with this Idempotency-Key, then repeat."),
     "length_required": Shown(411, "Send a Content-Length."),

@@ -15,9 +15,11 @@ from rest_framework.views import APIView
 
 from console.access import Right
 from console.api.shapes import to_json
+from pool.domain.errors import PoolError
 from pool.services.audit import Actor
 from pool.services.errors import not_found
 from pool.services.idempotency import Answer, Asked, digest_body, run_once
+from pool.services.refusals import record_refusal
 
 LARGEST_PAGE = 500
 
@@ -97,7 +99,11 @@ def once(
     def decorate(work: Post) -> Callable[..., Response]:
         @wraps(work)
         def post(self: PoolView, request: Request, **path: Any) -> Response:
-            answer = _answer(request, lambda: work(self, request, **path), hidden)
+            try:
+                answer = _answer(request, lambda: work(self, request, **path), hidden)
+            except PoolError as error:
+                record_refusal(self.actor(), error, subject=request.path)
+                raise
             body = finish(answer.body) if finish else answer.body
             headers = {"Idempotent-Replay": "true"} if answer.replayed else None
             return Response(body, status=answer.status, headers=headers)

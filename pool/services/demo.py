@@ -86,8 +86,10 @@ def _ensure_version(engine: str) -> Version:
     if version is not None:
         return version
     if engine == "sim":
-        # A simulated engine holds no weights: there is nothing to inspect.
-        return catalog.create_version(MODEL, VersionWish(source=source, name="simulated"), actor=ACTOR)
+        # A simulated engine holds no weights: no node has to look for any.
+        version = catalog.create_version(MODEL, VersionWish(source=source, name="simulated"), actor=ACTOR)
+        version.presences.all().delete()
+        return version
     return registration.register_version(MODEL, source, actor=ACTOR)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from argparse import ArgumentParser, BooleanOptionalAction
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from pool.domain.errors import PoolError
-from pool.env import env_json, env_secret
+from pool.env import env_secret
 from pool.services.demo import register_demo
 from pool.services.first_start import Credentials, prepare_installation
 
@@ -47,14 +45,7 @@ class Command(BaseCommand):
 
     def _register_demo(self, options: dict[str, Any]) -> None:
         if options["demo_path"]:
-            _name_package_path(options["demo_path"].resolve())
+            settings.PACKAGE_PATHS = settings.PACKAGE_PATHS | {PACKAGE: str(options["demo_path"].resolve())}
         demo = register_demo(options["engine"], wait_s=options["wait_s"])
         found = "registered" if demo.is_new else "found"
         self.stdout.write(f"{found} {demo.model} release {demo.number} on {demo.runtime}")
-
-
-def _name_package_path(path: Path) -> None:
-    """For what inspects the source in this process; the node's worker has the variable from whoever starts it."""
-    known = env_json("SLUICE_PACKAGE_PATHS", None)
-    paths = dict(known) if isinstance(known, dict) else {}
-    os.environ["SLUICE_PACKAGE_PATHS"] = json.dumps(paths | {PACKAGE: str(path)})

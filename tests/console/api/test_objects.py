@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rest_framework.test import APIClient
 
-from pool.models import AuditEntry, Key, Node, Plan, Replica, RoutingState, Scale, VersionPresence
+from pool.models import AuditEntry, Key, Node, Plan, Replica, RoutingState, Scale, Version, VersionPresence
 from pool.services.keys import digest_key
 from tests import factories
 
@@ -337,3 +339,127 @@ def test_a_weak_password_is_refused_and_not_repeated_in_the_answer(as_admin: API
 
     assert answer.status_code == 400
     assert "password123" not in answer.content.decode()
+
+
+REFUSED_SOURCES = [
+    "path:../../etc",
+    "path:/etc",
+    "hub:a/../b",
+    "--model=x",
+    "file:///etc/passwd",
+    "path:a\x1bb",
+    "package:../x",
+]
+
+
+@pytest.mark.parametrize("key", [None, "key-1"])
+@pytest.mark.parametrize("source", REFUSED_SOURCES)
+def test_a_source_that_leads_elsewhere_is_refused_and_recorded(
+    as_operator: APIClient, source: str, key: str | None, tmp_path: Path
+) -> None:
+    factories.make_model("m")
+    headers = {"Idempotency-Key": key} if key else {}
+
+    answer = as_operator.post(f"{V1}/models/m/versions/", {"source": source}, headers=headers)
+
+    assert answer.status_code == 400, answer.content  # FC-51
+    assert source not in error_of(answer)["message"]
+    assert AuditEntry.objects.get().action == "refused"
+    assert not Version.objects.exists()
+
+
+def write_config(folder: Path, **more: object) -> None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "vocab_size": 128,
+        "intermediate_size": 128,
+        "torch_dtype": "float32",
+    }
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config | more))
+
+
+def test_a_models_own_code_needs_an_approval(as_operator: APIClient, tmp_path: Path, settings: Any) -> None:
+    settings.MODEL_ROOTS = [str(tmp_path)]
+    factories.make_model("m")
+    write_config(tmp_path / "tiny", auto_map={"AutoModel": "modeling.Own"})
+    write_safetensors(tmp_path / "tiny" / "model.safetensors")
+
+    answer = as_operator.post(f"{V1}/models/m/versions/", {"source": "path:tiny"})
+
+    assert answer.status_code == 422, answer.content  # FC-52
+    assert error_of(answer)["code"] == "remote_code"
+    assert AuditEntry.objects.get().details == {"code": "remote_code"}
+
+
+def write_safetensors(path: Path, *, cut_bytes: int = 0) -> None:
+    header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(16)
+    path.write_bytes(content[: len(content) - cut_bytes])
+
+
+def test_a_version_of_a_folder_has_facts_from_its_config(
+    as_operator: APIClient, tmp_path: Path, settings: Any
+) -> None:
+    settings.MODEL_ROOTS = [str(tmp_path)]
+    factories.make_model("m")
+    write_config(tmp_path / "tiny")
+    write_safetensors(tmp_path / "tiny" / "model.safetensors")
+
+    answer = as_operator.post(f"{V1}/models/m/versions/", {"source": "path:tiny", "name": "first"})
+
+    assert answer.status_code == 201, answer.content
+    assert answer.json()["name"] == "first"
+    assert answer.json()["facts"] is not None
+
+
+def test_a_truncated_shard_is_named(as_operator: APIClient, tmp_path: Path, settings: Any) -> None:
+    settings.MODEL_ROOTS = [str(tmp_path)]
+    factories.make_model("m")
+    write_config(tmp_path / "tiny")
+    write_safetensors(tmp_path / "tiny" / "model.safetensors", cut_bytes=8)
+
+    answer = as_operator.post(f"{V1}/models/m/versions/", {"source": "path:tiny"})
+
+    assert answer.status_code == 422, answer.content  # FC-76
+    assert "model.safetensors" in str(error_of(answer))
+
+
+def test_a_profile_with_broken_rules_names_each(as_operator: APIClient) -> None:
+    answer = as_operator.post(
+        f"{V1}/profiles/", {"name": "p", "settings": {"gpu_memory_utilization": 5, "no_such_setting": 1}}
+    )
+
+    assert answer.status_code == 422
+    assert error_of(answer)["code"] == "profile_conflicts"
+    assert len(error_of(answer)["details"]["conflicts"]) == 2
+
+
+def test_a_profile_is_made_and_found(as_operator: APIClient) -> None:
+    made = as_operator.post(f"{V1}/profiles/", {"name": "p", "settings": {"max_num_seqs": 8}})
+
+    assert made.status_code == 201, made.content
+    assert as_operator.get(f"{V1}/profiles/p/").json()["settings"]["max_num_seqs"] == 8
+
+
+def test_a_release_is_numbered_and_needs_one_kind_of_profile(as_operator: APIClient) -> None:
+    factories.make_runtime(factories.make_node())
+    factories.make_version(factories.make_model("m"))
+    factories.make_profile()
+    wish = {"version": "v1", "runtime": "sim-1", "replicas": 2}
+
+    made = as_operator.post(f"{V1}/models/m/releases/", wish | {"profile": "balanced"})
+    neither = as_operator.post(f"{V1}/models/m/releases/", wish)
+    both = as_operator.post(
+        f"{V1}/models/m/releases/", wish | {"profile": "balanced", "profiles": {"short": "balanced"}}
+    )
+
+    assert made.status_code == 201, made.content
+    assert (made.json()["number"], made.json()["counts"][0]["wanted"]) == (1, 2)
+    assert (neither.status_code, both.status_code) == (400, 400)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pool.services.errors import NotFound
+
+
+@pytest.fixture
+def asgi() -> Any:
+    """Imported late: Django's handler wants the folder of static files, which a fixture makes."""
+    import console.asgi
+
+    return console.asgi
+
+
+async def ask(app: Any, scope: dict[str, Any]) -> list[dict[str, Any]]:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    await app(scope, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize(("error", "code"), [(NotFound("gone"), 4404), (RuntimeError("bug"), 4500)])
+async def test_a_socket_whose_consumer_raises_is_closed_with_the_failures_code(
+    asgi: Any, error: Exception, code: int
+) -> None:
+    async def app(*_: Any) -> None:
+        raise error
+
+    sent = await ask(asgi.close_on_failure(app), {"path": "/live/x/"})
+
+    assert sent == [{"type": "websocket.close", "code": code}]
+
+
+async def test_a_socket_that_nobody_serves_is_closed(asgi: Any) -> None:
+    assert await ask(asgi.no_such_socket, {}) == [{"type": "websocket.close", "code": 4404}]
+
+
+async def test_headers_with_underscores_do_not_pass_for_others(asgi: Any) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: dict[str, Any], *_: Any) -> None:
+        seen.extend(scope["headers"])
+
+    await ask(asgi.clean_requests(app), {"headers": [(b"x-a", b"1"), (b"x_a", b"2")]})
+
+    assert seen == [(b"x-a", b"1")]
