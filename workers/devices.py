@@ -10,34 +10,23 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pool.domain.errors import PoolError
 from pool.ports import DeviceFacts, DeviceProcess
+from workers.device_faults import FATAL_XIDS, DeviceFault, FaultWatch
 
 CPU_UUID = "cpu"
 # Shared by all installations of a host; /run/lock is cleared at boot, /tmp is the fallback.
 LOCK_FOLDERS = ("/run/lock", "/tmp")
-# Xids after which a device serves nothing until its driver or host is restarted (NVIDIA's Xid catalogue): 48
-# double-bit ECC, 64 row remapping failed, 74 NVLink, 79 off the bus, 95 uncontained ECC, 119 and 120 GSP.
-FATAL_XIDS = frozenset({48, 64, 74, 79, 95, 119, 120})
 
 
 class DeviceBusy(PoolError):
     """Another start, perhaps of another installation, measures its memory on this device right now."""
 
     code: ClassVar[str] = "device_busy"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFault:
-    """What the kernel log or a health monitor said of a device, by UUID."""
-
-    uuid: str
-    xid: int
-    text: str = ""
 
 
 def list_devices(*, nvml: Any = None, faults: Sequence[DeviceFault] = ()) -> tuple[DeviceFacts, ...]:
@@ -50,15 +39,18 @@ def list_devices(*, nvml: Any = None, faults: Sequence[DeviceFault] = ()) -> tup
     return tuple(_with_fault(gpu, found.get(gpu.uuid)) for gpu in gpus)
 
 
-@dataclass(frozen=True, slots=True)
 class Inventory:
-    """Satisfies pool.ports.DeviceInventory."""
+    """Satisfies pool.ports.DeviceInventory. `nvml` None: this host has no driver of NVIDIA's."""
 
-    nvml: Any = None
+    def __init__(self, nvml: Any = None) -> None:
+        self._nvml = nvml
+        self._watch = FaultWatch(nvml) if nvml is not None else None
 
     def list_devices(self) -> tuple[DeviceFacts, ...]:
         """With the processes on each device; on `cpu` those of engines are added by who knows their pids."""
-        return list_devices(nvml=self.nvml)
+        if self._nvml is None:
+            return (read_cpu_device(),)
+        return list_devices(nvml=self._nvml, faults=self._watch.poll() if self._watch else ())
 
 
 def find_inventory() -> Inventory:

@@ -8,18 +8,35 @@ Blocking; runs in a thread and ends soon after `cancelled` is set.
 
 from __future__ import annotations
 
-import http.client
-import json
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from pool.domain.errors import PoolError
-from pool.domain.start_errors import StartCode, StartFailure, make_failure
+from pool.domain.start_errors import StartCode, make_failure
+from workers.completions import (
+    ANSWER_TOKENS,
+    Prompt,
+    Timed,
+    WarmUpCancelled,
+    WarmUpFailed,
+    WarmUpTarget,
+    probe_engine,
+    time_completion,
+)
 from workers.engines import http as engine_http
+
+__all__ = [
+    "WarmUpCancelled",
+    "WarmUpFailed",
+    "WarmUpFigures",
+    "WarmUpLane",
+    "WarmUpRecipe",
+    "WarmUpTarget",
+    "probe_engine",
+    "warm_up",
+]
 
 MAX_REQUESTS = 50
 FIRST_PROMPT_WORDS = 32
@@ -29,14 +46,12 @@ SHORT_CONTEXT_TOKENS = 256
 ROOMY_TOKENS_PER_WORD = 10.0
 # No single warm-up prefill may take longer than this; field reports of cold starts end well within.
 LONGEST_PREFILL_S = 2.0
-ANSWER_TOKENS = 8
 # Three times to first token within 15 % of their median are a plateau: noise of a busy host is about 10 %.
 PLATEAU_COUNT = 3
 PLATEAU_RATIO = 0.15
 REQUEST_LIMIT_S = 60.0
 # The first request compiles kernels and may take long; it is bounded by this alone.
 FIRST_LIMIT_S = 300.0
-WORD = " warm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +72,6 @@ class WarmUpRecipe:
     budget_s: float = 120.0
     max_requests: int = MAX_REQUESTS
     max_prefill_s: float = LONGEST_PREFILL_S
-
-
-@dataclass(frozen=True, slots=True)
-class WarmUpTarget:
-    """`max_model_len` and `tokenizer` facts come from the engine itself when None."""
-
-    address: str
-    model: str
-    engine_key: str = field(repr=False)
-    max_model_len: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +96,6 @@ class WarmUpFigures:
     lanes: tuple[LaneFigures, ...]
     routes: tuple[str, ...]
     reason: str = ""
-
-
-class WarmUpFailed(PoolError):
-    """`failure` says whether time heals it."""
-
-    code: ClassVar[str] = "warm_up_failed"
-
-    def __init__(self, failure: StartFailure) -> None:
-        super().__init__(failure.message, code=failure.code)
-        self.failure = failure
-
-
-class WarmUpCancelled(PoolError):
-    """Somebody asked the worker to stop warming."""
-
-    code: ClassVar[str] = "warm_up_cancelled"
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One completion as measured here. `tokens` counts the answer's."""
-
-    ttft_s: float
-    total_s: float
-    prompt_tokens: int | None
-    tokens: int | None
-    cached_tokens: int | None
-    streamed: bool = True
 
 
 @dataclass(slots=True)
@@ -164,21 +141,6 @@ def warm_up(
         routes=recipe.routes,
         reason="warm_up_cut" if cut and run.time_is_up() else "",
     )
-
-
-def probe_engine(
-    address: str, *, model: str, engine_key: str, timeout_s: float, route: str = "completions"
-) -> bool:
-    """One token, for liveness. False: no 200 within the time."""
-    target = WarmUpTarget(address, model, engine_key)
-    body = _body(target, route, words=1, seed=0, stream=False) | {"max_tokens": 1}
-    try:
-        answer = engine_http.call(
-            address, _path(route), engine_key=engine_key, body=body, timeout_s=timeout_s
-        )
-    except engine_http.EngineUnreachable:
-        return False
-    return answer.status == 200
 
 
 def _read_max_model_len(run: _Run) -> int:
@@ -279,123 +241,9 @@ def _send(run: _Run, route: str, *, words: int, stream: bool, limit_s: float | N
     if run.cancelled.is_set():
         raise WarmUpCancelled("The warm-up was cancelled.")
     run.sent += 1
-    body = _body(run.target, route, words=words, seed=run.sent, stream=stream)
     limit = limit_s or max(5.0, min(REQUEST_LIMIT_S, run.deadline - run.clock() + 10.0))
-    connection = engine_http.open_connection(run.target.address, timeout_s=limit)
-    try:
-        with engine_http.guard(_path(route)):
-            timed = _time_request(run, connection, _path(route), body)
-    except engine_http.EngineUnreachable as exc:
-        raise WarmUpFailed(
-            make_failure(
-                StartCode.ENGINE_DIED,
-                "The engine gave no answer to a warm-up completion.",
-                route_seconds=limit,
-            )
-        ) from exc
-    finally:
-        connection.close()
-    if timed.tokens and timed.tokens > 1 and timed.total_s > timed.ttft_s and stream:
+    prompt = Prompt(route, words, run.sent, stream)
+    timed = time_completion(run.target, prompt, limit_s=limit, cancelled=run.cancelled)
+    if timed.streamed and timed.tokens and timed.tokens > 1 and timed.total_s > timed.ttft_s:
         run.decode_rates.append((timed.tokens - 1) / (timed.total_s - timed.ttft_s))
     return timed
-
-
-def _time_request(
-    run: _Run, connection: http.client.HTTPConnection, path: str, body: dict[str, Any]
-) -> Timed:
-    started = run.clock()
-    response = engine_http.send(connection, path, engine_key=run.target.engine_key, body=body)
-    if response.status != 200:
-        raise WarmUpFailed(read_refusal(response.status, response.read(65536), path))
-    if not body["stream"]:
-        content = json.loads(response.read(engine_http.MAX_ANSWER_BYTES))
-        took = run.clock() - started
-        return replace(_timed(took, took, content.get("usage")), streamed=False)
-    return _time_stream(run, response, started, path)
-
-
-def _time_stream(run: _Run, response: http.client.HTTPResponse, started: float, path: str) -> Timed:
-    first: float | None = None
-    usage: dict[str, Any] | None = None
-    ended = False
-    for event in _events(run, response):
-        if event == "[DONE]":
-            ended = True
-            continue
-        content = json.loads(event)
-        if "error" in content:
-            raise WarmUpFailed(read_refusal(500, event.encode(), path))
-        if first is None and _has_text(content):
-            first = run.clock() - started
-        usage = content.get("usage") or usage
-    took = run.clock() - started
-    if not ended:
-        raise WarmUpFailed(
-            make_failure(StartCode.ENGINE_DIED, "A streamed warm-up completion was cut before its end.")
-        )
-    return _timed(first if first is not None else took, took, usage)
-
-
-def _events(run: _Run, response: http.client.HTTPResponse) -> Iterator[str]:
-    for event in engine_http.read_events(response):
-        if run.cancelled.is_set():
-            raise WarmUpCancelled("The warm-up was cancelled.")
-        yield event
-
-
-def _has_text(event: dict[str, Any]) -> bool:
-    for choice in event.get("choices", ()):
-        delta = choice.get("delta")
-        if delta is None or delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning"):
-            return True
-    return False
-
-
-def read_refusal(status: int, body: bytes, path: str) -> StartFailure:
-    """Why a warm-up completion was refused. Without a template the chat route answers 400 (FC-75)."""
-    try:
-        error = json.loads(body)["error"]
-        message = str(error.get("message", "") if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        message = ""
-    short = message.split("\n", 1)[0][:300]
-    if status == 400 and "chat template" in message.lower():
-        words = "The model brings no chat template, and the release claims the chat route."
-        return make_failure(StartCode.NO_CHAT_TEMPLATE, words, status=status)
-    if status == 400:
-        words = f"The engine refused a warm-up completion on {path}: {short}"
-        return make_failure(StartCode.BAD_ARGUMENT, words, status=status)
-    words = f"The engine answered {status} to a warm-up completion on {path}: {short}"
-    return make_failure(StartCode.ENGINE_DIED, words, status=status)
-
-
-def _timed(ttft_s: float, total_s: float, usage: dict[str, Any] | None) -> Timed:
-    usage = usage or {}
-    details = usage.get("prompt_tokens_details") or {}
-    return Timed(
-        ttft_s=ttft_s,
-        total_s=total_s,
-        prompt_tokens=usage.get("prompt_tokens"),
-        tokens=usage.get("completion_tokens"),
-        cached_tokens=details.get("cached_tokens"),
-    )
-
-
-def _path(route: str) -> str:
-    return "/v1/chat/completions" if route == "chat" else "/v1/completions"
-
-
-def _body(target: WarmUpTarget, route: str, *, words: int, seed: int, stream: bool) -> dict[str, Any]:
-    """The number comes first, so that no prompt shares a cached prefix with another."""
-    text = f"{seed} {time.time_ns() % 1_000_000_007}" + WORD * words
-    body: dict[str, Any] = {
-        "model": target.model,
-        "max_tokens": ANSWER_TOKENS,
-        "temperature": 0,
-        "stream": stream,
-    }
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    if route == "chat":
-        return body | {"messages": [{"role": "user", "content": text}]}
-    return body | {"prompt": text}

@@ -23,6 +23,21 @@ class FakeNvml:
         self._recording = recording
         self.open = 0
 
+    nvmlEventTypeXidCriticalError = 8
+
+    def nvmlEventSetCreate(self) -> list[int]:
+        return []
+
+    def nvmlDeviceRegisterEvents(self, handle: int, _kind: int, events: list[int]) -> None:
+        events.append(handle)
+
+    def nvmlEventSetWait_v2(self, events: list[int], _timeout_ms: int) -> Any:
+        waiting = self._recording.get("xids", [])
+        if not waiting or waiting[0][0] not in events:
+            raise NVMLError("timeout")
+        handle, xid = waiting.pop(0)
+        return SimpleNamespace(device=handle, eventData=xid)
+
     def nvmlInit(self) -> None:
         if self._recording.get("init_error"):
             raise NVMLError("driver not loaded")

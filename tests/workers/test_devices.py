@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.nvml import FakeNvml
+from workers.device_faults import DeviceFault
 from workers.devices import (
     DeviceBusy,
-    DeviceFault,
+    Inventory,
     add_processes,
     find_inventory,
     list_devices,
@@ -101,6 +102,17 @@ def test_a_reported_xid_makes_a_device_unusable_if_it_is_fatal() -> None:
 
     assert first.reason == "The driver reported Xid 79. GPU has fallen off the bus."
     assert second.usable
+
+
+def test_a_fatal_xid_event_is_remembered_and_another_is_not() -> None:
+    nvml = FakeNvml({"devices": [make_gpu(1), make_gpu(2)], "xids": [[0, 13], [1, 79]]})
+    inventory = Inventory(nvml)
+
+    for _ in range(2):
+        first, second = inventory.list_devices()
+
+        assert first.usable
+        assert second.reason == "The driver reported Xid 79."
 
 
 def test_counters_that_a_device_lacks_are_no_fault() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pool.domain.start_errors import StartCode
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.switches import Switches
+from workers.completions import read_refusal
 from workers.warmup import (
     WarmUpCancelled,
     WarmUpFailed,
@@ -21,7 +22,6 @@ from workers.warmup import (
     WarmUpTarget,
     is_level,
     probe_engine,
-    read_refusal,
     warm_up,
 )
 
