@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, cast
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
@@ -17,19 +16,17 @@ from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.urls import re_path
 
+from console.bodies import App, Receive, Scope, Send, take_bodies
 from console.errors import TABLE, close_code_for, find_failure
 from console.live.routing import websocket_urlpatterns
 from pool.env import env_int
 
 logger = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Any]]
-Send = Callable[[Any], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 # Fewer than the database pool holds: sockets read through the same pool.
 WEB_THREADS = env_int("SLUICE_WEB_THREADS", 6, minimum=1, maximum=64)
+# Of 4 KiB: the largest static file fits, so that a slow reader holds no thread.
+ANSWER_PIECES = 1024
 
 
 def clean_requests(app: App) -> App:
@@ -61,10 +58,12 @@ async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 _sockets = URLRouter([*websocket_urlpatterns, re_path("", cast(Any, no_such_socket))])
-_pages = cast(App, WSGIMiddleware(cast(Any, wsgi_application), workers=WEB_THREADS))
+_pages = cast(
+    App, WSGIMiddleware(cast(Any, wsgi_application), workers=WEB_THREADS, send_queue_size=ANSWER_PIECES)
+)
 application = ProtocolTypeRouter(
     {
-        "http": clean_requests(_pages),
+        "http": clean_requests(take_bodies(_pages)),
         "websocket": close_on_failure(AllowedHostsOriginValidator(AuthMiddlewareStack(_sockets))),
     }
 )

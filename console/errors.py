@@ -54,6 +54,7 @@ TABLE: Final[Mapping[str, Shown]] = {
     "not_found": Shown(404, "Check the address or the name."),
     "method_not_allowed": Shown(405, "Use a method that the API's description names."),
     "not_acceptable": Shown(406, "Accept application/json."),
+    "request_timeout": Shown(408, "Send the request again, faster."),
     "conflict": Shown(409, "Load the current state and decide again."),
     "version_busy": Shown(409, "Wait until the version's files are read, then repeat."),
     "idempotency_conflict": Shown(409, "Use a new Idempotency-Key for another request."),

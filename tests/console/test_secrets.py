@@ -9,7 +9,6 @@ from django.contrib.auth.models import User
 from django.db import connection
 from rest_framework.test import APIClient
 
-from tests import factories
 from tests.console.api.conftest import client_of
 
 pytestmark = pytest.mark.django_db

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -156,6 +157,34 @@ def assert_raw_query_is_refused(web: Web, token: str) -> None:
             b"Authorization: Bearer " + token.encode() + b"\r\n\r\n"
         )
         assert b"400 Bad Request" in raw.recv(64)
+
+
+def test_senders_that_never_finish_hold_no_thread(web: Web) -> None:
+    head = b"POST /sign-in/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf"
+    slow = [socket.create_connection(("127.0.0.1", web.port), timeout=5) for _ in range(12)]
+    try:
+        for sender in slow:
+            sender.sendall(head)
+
+        assert web.get("/readyz", timeout_s=3.0)[0] == 200
+    finally:
+        for sender in slow:
+            sender.close()
+
+
+def test_a_body_in_chunks_is_read_and_one_over_the_limit_refused(web: Web, token: str) -> None:
+    head = b"POST /api/v1/tokens/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer "
+    head += token.encode() + b"\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+    assert b" 201 " in send_raw(web, head + b'7\r\n{"name"\r\n5\r\n:"a"}\r\n0\r\n\r\n')
+    assert b" 413 " in send_raw(web, head + b"180000\r\n" + b" " * 0x180000 + b"\r\n0\r\n\r\n")
+
+
+def send_raw(web: Web, content: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", web.port), timeout=10) as raw:
+        with contextlib.suppress(ConnectionError):
+            raw.sendall(content)
+        return raw.recv(64)
 
 
 def count_connections(web: Web) -> int:
