@@ -41,8 +41,8 @@ def show_account(request: HttpRequest) -> HttpResponse:
         except PoolError as error:
             refusal = refuse(form, error, fields={"invalid_name": "name", "conflict": "name"})
         else:
-            context = {"kind": "token", "name": token.name, "value": value, "nav_back": "account"}
-            return render_page(request, "keys/made.html", context, nav="account")
+            made = {"kind": "token", "name": token.name, "value": value, "nav_back": "account"}
+            return render_page(request, "keys/made.html", made, nav="account")
     context = {
         "form": form,
         "refusal": refusal,
@@ -57,7 +57,9 @@ def show_account(request: HttpRequest) -> HttpResponse:
 @page_right(Right.VIEW)
 def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
     """One's own only: others' are not found."""
-    token = ApiToken.objects.filter(pk=token_id, user_id=request.user.pk).select_related("user").first()
+    user = request.user
+    assert isinstance(user, User)
+    token = ApiToken.objects.filter(pk=token_id, user=user).select_related("user").first()
     if token is None:
         raise not_found("token", token_id)
     revoke_token(token, actor=actor_of(request))

@@ -126,5 +126,5 @@ def _listed(value: object) -> list[Any]:
 def _add_to_field(form: BaseForm, name: str, text: str) -> bool:
     if name not in form.fields:
         return False
-    form.add_error(name, text)  # type: ignore[attr-defined]
+    form.add_error(name, text)
     return True

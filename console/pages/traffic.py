@@ -101,9 +101,7 @@ def set_weights(request: HttpRequest, name: str) -> HttpResponse:
         "name": name,
         "plan": view.model.plan,
         "consequences": _consequences_of(form, view),
-        "total": sum(
-            int(row["field"].value() or 0) for row in form.rows() if _is_number(row["field"].value())
-        ),  # type: ignore[attr-defined]
+        "total": sum(_typed_weights(form, view).values()),
     }
     status = REFUSED_STATUS if request.method == "POST" else 200
     return render_page(request, "models/plan.html", context, nav="models", status=status)
@@ -155,18 +153,16 @@ def _wish_of(form: PlanForm, view: ModelView) -> PlanWish:
     )
 
 
-def _is_number(value: object) -> bool:
-    return str(value or 0).isdecimal()
+def _typed_weights(form: PlanForm, view: ModelView) -> dict[int, int]:
+    """What stands in the fields now, valid or not; what is no number counts 0."""
+    typed = {release.number: str(form[f"weight_{release.number}"].value() or 0) for release in view.releases}
+    return {number: int(text) if text.isdecimal() else 0 for number, text in typed.items()}
 
 
 def _consequences_of(form: PlanForm, view: ModelView) -> list[dict[str, str]]:
     """One sentence per release whose share changes or cannot be carried."""
-    weights = {
-        row["release"].number: int(row["field"].value() or 0)  # type: ignore[attr-defined]
-        for row in form.rows()
-        if _is_number(row["field"].value())  # type: ignore[attr-defined]
-    }
-    found = [_consequence(release, weights.get(release.number, 0)) for release in view.releases]
+    weights = _typed_weights(form, view)
+    found = [_consequence(release, weights[release.number]) for release in view.releases]
     return [consequence for consequence in found if consequence is not None]
 
 

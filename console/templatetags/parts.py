@@ -51,7 +51,7 @@ def field(bound: BoundField, full: bool = False) -> dict[str, object]:
     described = [f"{bound.auto_id}_hint"] if bound.help_text else []
     if bound.errors:
         described.append(f"{bound.auto_id}_problem")
-    attributes: dict[str, str] = {}
+    attributes: dict[str, str | bool] = {}
     if described:
         attributes["aria-describedby"] = " ".join(described)
     if bound.errors:

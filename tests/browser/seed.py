@@ -5,10 +5,11 @@ for people who work on the pages.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.utils import timezone
 
-from pool.models import Device, DeviceMemory, Model, Node, NodeLease, Profile, Release, Replica
+from pool.models import Device, DeviceMemory, Model, Node, NodeLease, Profile, Release, Replica, RoutingState
 from pool.services.audit import Actor, record
 from tests import factories
 from tests.factories import GIB
@@ -195,7 +196,7 @@ def _seed_models(now: datetime) -> tuple[Model, Model]:
     return qwen, smol
 
 
-def _release(model: Model, number: int, profile: Profile, **values: object) -> Release:
+def _release(model: Model, number: int, profile: Profile, **values: Any) -> Release:
     return factories.make_release(model, number=number, profile=profile, created_by="otto", **values)
 
 
@@ -323,7 +324,7 @@ def _seed_traffic(qwen: Model, smol: Model, now: datetime) -> None:
         comment="TTFT P95 fell from 610 to 480 ms, next step",
     )
     factories.make_plan(smol, number=1, created_at=now - 2 * days, created_by="bootstrap")
-    state = factories.RoutingState.objects.get(pk=1)
+    state = RoutingState.objects.get(pk=1)
     for name, behind in (("gw-desk-8080", 0), ("gw-edge-8080", 0)):
         factories.make_gateway(
             name,

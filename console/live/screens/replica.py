@@ -29,9 +29,12 @@ LIST_LIMIT = 300
 def build_replicas(argument: str = "") -> Tree:
     """`argument` is a query string: `model=…&phase=…&node=…`; without any, those that matter now."""
     wanted = {name: values[-1] for name, values in parse_qs(argument).items()}
-    wanted = {name: value for name, value in wanted.items() if name in ("model", "phase", "node")}
+    model, phase, node = (wanted.get(name, "") for name in ("model", "phase", "node"))
     now = timezone.now()
-    rows = list_replicas(now=now, limit=LIST_LIMIT, **wanted) if wanted else list_live_replicas(now=now)
+    if model or phase or node:
+        rows = list_replicas(now=now, limit=LIST_LIMIT, model=model, phase=phase, node=node)
+    else:
+        rows = list_live_replicas(now=now)
     return {
         "replicas": [replica_row(row) for row in rows],
         "no_replicas": not rows,
