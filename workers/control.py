@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 
 from pool.reconcilers import gateways, nodes, replicas
 from pool.reconcilers.loop import Listener, Loop, monotonic_watch
+from pool.services.delivery import connect
 from pool.services.wakeups import list_probe_targets, note_probe_sent
 from workers.celery_main import run_celery, start_beat
 from workers.tasks import probe_queue
@@ -23,11 +24,12 @@ from workers.wake import WAKE
 
 
 def main() -> int:
+    client = connect(settings.REDIS_URL)
     WAKE.loops = [
         Loop("replicas", replicas.run_pass),
         Loop("nodes", nodes.make_pass(monotonic_watch())),
-        Loop("gateways", lambda now: gateways.run_pass(now, url=settings.REDIS_URL)),
-        Loop("probes", send_probes),
+        Loop("gateways", lambda now: gateways.run_pass(now, client=client)),
+        Loop("probes", send_probes, longest_wait_s=2.0),
     ]
     listener, beats = Listener(WAKE.loops), gateways.BeatReader(settings.REDIS_URL)
     for loop in WAKE.loops:

@@ -23,10 +23,10 @@ from pool.domain.version_facts import facts_from_json
 from pool.models import Node, PortReservation, Replica, VersionPresence
 from pool.ports import EngineDriver, EngineHost, EngineProcess, EngineSpec, RuntimeRef
 from pool.services.replicas import Because, report, seen
+from pool.weights import scan_folder
 from workers.devices import CPU_UUID, lock_devices
 from workers.warmup import WarmUpLane, WarmUpRecipe
 from workers.watcher import Watcher, failure_from
-from pool.weights import scan_folder
 
 EngineKey = tuple[str, int]
 

@@ -140,7 +140,7 @@ class Worker:
         self.loops = [
             Loop("supervise", self._supervise, leased=False),
             Loop("sample", self.sampler.run_pass, leased=False),
-            Loop("presence", presence.run_pass, leased=False),
+            Loop("presence", presence.run_pass, leased=False, longest_wait_s=5.0),
         ]
         WAKE.loops = self.loops
         for loop in self.loops:

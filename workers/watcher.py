@@ -21,6 +21,7 @@ from pool.domain.liveness import (
     Limits,
     Look,
     Probe,
+    Serving,
     Watch,
     begin_watch,
     next_action,
@@ -52,8 +53,11 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.25
 """While it comes up: well within the second in which an engine must be seen ready."""
-LOAD_EVERY_S = 1.0
-"""A scrape costs the engine 20 to 30 ms."""
+BUSY_EVERY_S = 2.0
+IDLE_EVERY_S = 5.0
+"""A scrape costs the engine 20 to 30 ms; an idle one is looked at for its death only, which its keeper sees."""
+DRAIN_EVERY_S = 0.5
+RETRY_S = 1.0
 TAIL_EVERY = timedelta(seconds=2)
 _STARTED = Because("process_started", "The engine's process runs; it loads.")
 _LOAD_MARKS = ("generation_tokens", "prompt_tokens", "finished_requests", "kv_usage_ratio")
@@ -88,7 +92,7 @@ class Watcher:
 
     def _run(self) -> None:
         while not self.stopping.is_set():
-            pause = LOAD_EVERY_S
+            pause = RETRY_S
             try:
                 row = self._current_row()
                 if row is None:
@@ -156,10 +160,10 @@ class Watcher:
             return 0.0
         except WarmUpFailed as exc:
             self._fail(row, failure_from(exc.failure))
-            return LOAD_EVERY_S
+            return RETRY_S
         except EngineUnreachable as exc:
             self._fail(row, Failure(FailureKind.TRANSIENT, "engine_died", exc.message))
-            return LOAD_EVERY_S
+            return RETRY_S
         self._report_ready(row, figures)
         return 0.0
 
@@ -180,9 +184,10 @@ class Watcher:
         load = self._read_load()
         if load is not None:
             note(seen(row), load=asdict(load), load_measured_at=now)
-        if row.phase == Phase.READY:
-            self._judge(row, load, now)
-        return LOAD_EVERY_S
+        if row.phase != Phase.READY:
+            return DRAIN_EVERY_S
+        busy = self._judge(row, load, now)
+        return BUSY_EVERY_S if busy else IDLE_EVERY_S
 
     def _read_load(self) -> EngineLoad | None:
         try:
@@ -190,8 +195,8 @@ class Watcher:
         except EngineUnreachable:
             return None
 
-    def _judge(self, row: Replica, load: EngineLoad | None, now: datetime) -> None:
-        """Progress decides; a hung engine answers /health for ever (FC-01)."""
+    def _judge(self, row: Replica, load: EngineLoad | None, now: datetime) -> bool:
+        """Progress decides; a hung engine answers /health for ever (FC-01). True while it is to be watched closely."""
         self.watch = self.watch or begin_watch(now)
         look = Look(
             at=now,
@@ -215,6 +220,7 @@ class Watcher:
         elif isinstance(action, Hung):
             text = f"The engine hangs: {action.reason} for {action.silent_for.total_seconds():.0f} s. It is restarted."
             self._fail(row, Failure(FailureKind.TRANSIENT, "hung", text))
+        return look.work > 0 or not isinstance(action, Serving)
 
     def _fail(self, row: Replica, failure: Failure) -> None:
         if not self.stopping.is_set():

@@ -69,16 +69,13 @@ class BeatReader(threading.Thread):
         self.stopping.set()
 
 
-def run_pass(now: datetime, *, url: str) -> dict[str, object]:
+def run_pass(now: datetime, *, client: redis.Redis) -> dict[str, object]:
     gone = mark_gone(now)
-    delivered: object
     try:
-        client = connect(url)
-        delivered = deliver(client, current_delivery())
-        client.close()
+        deliver(client, current_delivery())
     except redis.RedisError as exc:
-        delivered = f"redis: {exc}"
-    return {"gone": gone, "delivered": delivered}
+        return {"gone": gone, "problem": f"redis: {exc}"}
+    return {"gone": gone}
 
 
 def mark_gone(now: datetime) -> list[str]:

@@ -35,6 +35,7 @@ class Loop:
     name: str
     work: Pass
     leased: bool = True
+    longest_wait_s: float = LONGEST_WAIT_S
     holder: uuid.UUID = field(default_factory=uuid.uuid4)
     wake: threading.Event = field(default_factory=threading.Event)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -50,7 +51,7 @@ class Loop:
 
     def run(self) -> None:
         while not self.stopping.is_set():
-            self.wake.wait(LONGEST_WAIT_S)
+            self.wake.wait(self.longest_wait_s)
             self.wake.clear()
             self.run_once()
             self.stopping.wait(SHORTEST_WAIT_S)

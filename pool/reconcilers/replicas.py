@@ -7,6 +7,7 @@ import secrets
 from datetime import datetime, timedelta
 
 from django.db import DatabaseError, InterfaceError, transaction
+from django.db.models import Count
 
 from pool.domain.node import NodePhase
 from pool.domain.replica import (
@@ -73,11 +74,15 @@ def step_replica(replica_id: str, now: datetime) -> None:
 def match_scales(now: datetime) -> int:
     """Creates the missing rows and marks the surplus ones. Returns how many rows it touched."""
     touched = 0
-    for scale_id in Scale.objects.values_list("pk", flat=True):
+    wanted = Replica.objects.filter(wish="run").values_list("release_id", "lane").annotate(count=Count("pk"))
+    have = {(release_id, lane): count for release_id, lane, count in wanted.order_by()}
+    for scale in Scale.objects.all():
+        if have.get((scale.release_id, scale.lane), 0) == scale.replicas:
+            continue
         with transaction.atomic():
-            scale = Scale.objects.select_for_update().filter(pk=scale_id).first()
-            if scale is not None:
-                touched += _match_scale(scale, now)
+            locked = Scale.objects.select_for_update().filter(pk=scale.pk).first()
+            if locked is not None:
+                touched += _match_scale(locked, now)
     return touched
 
 

@@ -140,20 +140,20 @@ def store_memory(node: Node, devices: Sequence[DeviceFacts], *, ours: frozenset[
             continue
         own = sum(p.used_bytes or 0 for p in facts.processes if p.pid in ours)
         used = facts.memory_used_bytes or 0
-        DeviceMemory.objects.update_or_create(
-            device=row,
-            defaults={
-                "total_bytes": facts.memory_total_bytes,
-                "free_bytes": facts.memory_free_bytes,
-                "ours_bytes": own,
-                "foreign_bytes": max(0, used - own),
-                "processes": [
-                    {"pid": p.pid, "bytes": p.used_bytes, "name": p.name, "ours": p.pid in ours}
-                    for p in facts.processes
-                ],
-                "measured_at": now,
-            },
-        )
+        values: dict[str, object] = {
+            "total_bytes": facts.memory_total_bytes,
+            "free_bytes": facts.memory_free_bytes,
+            "ours_bytes": own,
+            "foreign_bytes": max(0, used - own),
+            "processes": [
+                {"pid": p.pid, "bytes": p.used_bytes, "name": p.name, "ours": p.pid in ours}
+                for p in facts.processes
+            ],
+            "measured_at": now,
+        }
+        # One statement a second and device; two workers never measure one device.
+        if not DeviceMemory.objects.filter(device=row).update(**values):
+            DeviceMemory.objects.create(device=row, **values)
 
 
 def move_node(node: Node, decision: MoveNode, *, now: datetime) -> bool:

@@ -78,6 +78,8 @@ def test_a_hung_engine_is_taken_out_and_restarted_fc01(box: Box, monkeypatch: py
     monkeypatch.setattr(liveness, "STALL_LIMIT", timedelta(seconds=0.2))
     limits = liveness.Limits(idle_probe_every=timedelta(seconds=0.2))
     monkeypatch.setattr(watcher, "limits_of", lambda row: limits)
+    monkeypatch.setattr(watcher, "IDLE_EVERY_S", 0.2)
+    monkeypatch.setattr(watcher, "BUSY_EVERY_S", 0.2)
     box.driver.switches = {"hang_after": 22}
     box.scale(1)
 
