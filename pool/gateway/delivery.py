@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -44,12 +45,10 @@ class Delivery:
     def redis_is_silent(self) -> bool:
         return self._loop.time() - self._last_sign_s > SILENCE_S
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_redis())
-            group.create_task(self._ask_web())
-            group.create_task(self._write_metrics())
+    def start(self) -> list[asyncio.Task[None]]:
+        """Loops that run until they are cancelled."""
+        loops = (self._follow_redis, self._ask_web, self._keep_house)
+        return [self._loop.create_task(_go_on(work)) for work in loops]
 
     # Redis.
     async def _follow_redis(self) -> None:
@@ -173,12 +172,23 @@ class Delivery:
         return None
 
     # Disk.
-    async def _write_metrics(self) -> None:
+    async def _keep_house(self) -> None:
         config = self._plane.config
         while True:
             with contextlib.suppress(OSError):
                 metrics.write_snapshot(self._plane.metrics, config.state_dir, worker=config.worker)
             self._plane.routes.forget_old(self._loop.time())
+            await asyncio.sleep(BEAT_S)
+
+
+async def _go_on(work: Callable[[], Awaitable[None]]) -> None:
+    """A fault that nobody expected must not leave a gateway that serves but never hears news again."""
+    while True:
+        try:
+            await work()
+            return
+        except Exception:
+            logger.exception("a loop of the gateway failed; it starts again")
             await asyncio.sleep(BEAT_S)
 
 

@@ -5,8 +5,8 @@ The bytes stay untouched. An event is held until it is complete, so that an erro
 
 import orjson
 
-# An event larger than this passes unseen instead of growing the memory.
-_MAX_HELD_BYTES = 1 << 20
+# No answer needs an event this large; an endless one must not fill the memory.
+_MAX_HELD_BYTES = 8 << 20
 
 
 class EventGate:
@@ -60,15 +60,10 @@ class EventGate:
         return self._previous + self._last
 
     def _examine(self, piece: bytes) -> bytes:
-        if b"\r" in piece:
-            whole_bytes = max(
-                piece.rfind(b"\n\n") + 2, piece.rfind(b"\r\n\r\n") + 4 if b"\r\n\r\n" in piece else 1
-            )
-        else:
-            whole_bytes = piece.rfind(b"\n\n") + 2
-        if whole_bytes < 2:
-            whole_bytes = len(piece) if len(piece) > _MAX_HELD_BYTES else 0
+        whole_bytes = max(_end_of_last(b"\n\n", piece), _end_of_last(b"\r\n\r\n", piece))
         self._held = piece[whole_bytes:]
+        if len(self._held) > _MAX_HELD_BYTES:
+            self.failure = "the engine sent an endless event"
         whole = piece[:whole_bytes]
         separator = b"\r\n\r\n" if b"\r\n\r\n" in whole else b"\n\n"
         passed_bytes = 0
@@ -93,6 +88,12 @@ class EventGate:
             self.done = self.done or (self._responses and _is_terminal(event))
         else:
             self.failure = "the engine sent a broken event"
+
+
+def _end_of_last(separator: bytes, piece: bytes) -> int:
+    """0 if there is none."""
+    start = piece.rfind(separator)
+    return start + len(separator) if start >= 0 else 0
 
 
 def _payload(event: bytes) -> bytes:

@@ -19,6 +19,8 @@ from pool.gateway.upstream import IDLE_MAX_S
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 4096
+_CANCEL_TRIES = 3
+_CANCEL_WAIT_S = 0.5
 # An idle client may be about to send; it gets this long before its connection is closed in a drain.
 _IDLE_GRACE_S = 0.5
 
@@ -68,7 +70,7 @@ class Gateway:
         self._listener = open_socket(config.host, config.port)
         self.port = self._listener.getsockname()[1]
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
-        self._tasks = [loop.create_task(self._sweep()), loop.create_task(Delivery(self.plane).run())]
+        self._tasks = [loop.create_task(self._sweep()), *Delivery(self.plane).start()]
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT and the drain after it; a second signal ends the process at once."""
@@ -97,9 +99,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """At once, without a drain."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_tasks()
         if self._server is not None:
             self._server.close()
         for client in list(self.plane.clients):
@@ -109,6 +109,15 @@ class Gateway:
         with contextlib.suppress(OSError):
             (self._config.state_dir / f"metrics-{self._config.worker}.json").unlink(missing_ok=True)
         await asyncio.sleep(0)
+
+    async def _end_tasks(self) -> None:
+        """Asks again when a library took the cancel for a time-out of its own, and does not wait for ever."""
+        running = set(self._tasks)
+        for _ in range(_CANCEL_TRIES):
+            for task in running:
+                task.cancel()
+            if running:
+                _, running = await asyncio.wait(running, timeout=_CANCEL_WAIT_S)
 
     def _accept(self) -> ClientConnection:
         return ClientConnection(self.plane)

@@ -31,7 +31,7 @@ SECRET = "a-secret-of-the-installation"
 KEY = "sk-sluice-standard"
 PIN_KEY = "sk-sluice-pinner"
 NARROW_KEY = "sk-sluice-narrow"
-DEADLINE_S = 5.0
+DEADLINE_S = 15.0
 CHAT = "/v1/chat/completions"
 
 
@@ -78,9 +78,13 @@ def make_table(
 class Response:
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    buffer: bytearray = field(default_factory=bytearray)
     complete: bool = False
     """The body ended as HTTP wants it."""
+
+    @property
+    def body(self) -> bytes:
+        return bytes(self.buffer)
 
     @property
     def error(self) -> dict[str, Any]:
@@ -158,7 +162,7 @@ class Connection:
         self._current.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        self._current.body += body
+        self._current.buffer += body
 
     def on_message_complete(self) -> None:
         self._current.complete = True

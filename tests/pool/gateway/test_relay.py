@@ -203,7 +203,7 @@ async def test_http_1_0_gets_a_stream_without_chunks(rig: Rig) -> None:
 
 
 async def test_a_slow_reader_holds_up_the_engine_and_not_the_memory(rig: Rig) -> None:
-    replica = await rig.start_engine(text="x" * 2000, chunks=10_000)
+    replica = await rig.start_engine(text="x" * 20_000, chunks=800)
     await rig.serve(make_table(make_release(1, replica)), write_timeout_s=60.0)
     connection = await rig.connect()
     connection.send(chat_request(stream=True))
@@ -222,7 +222,7 @@ async def test_a_slow_reader_holds_up_the_engine_and_not_the_memory(rig: Rig) ->
 
 
 async def test_fc24_a_reader_that_stopped_reading_is_cut(rig: Rig) -> None:
-    replica = await rig.start_engine(text="x" * 2000, chunks=10_000)
+    replica = await rig.start_engine(text="x" * 20_000, chunks=800)
     await rig.serve(make_table(make_release(1, replica)), write_timeout_s=0.05)
     connection = await rig.connect()
 
