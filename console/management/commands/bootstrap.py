@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def _register_demo(self, options: dict[str, Any]) -> None:
         if options["demo_path"]:
-            settings.PACKAGE_PATHS = settings.PACKAGE_PATHS | {PACKAGE: str(options["demo_path"].resolve())}
+            settings.PACKAGE_PATHS = settings.PACKAGE_PATHS | {PACKAGE: options["demo_path"].resolve()}
         demo = register_demo(options["engine"], wait_s=options["wait_s"])
         found = "registered" if demo.is_new else "found"
         self.stdout.write(f"{found} {demo.model} release {demo.number} on {demo.runtime}")
