@@ -277,6 +277,7 @@ class Keeper:
         self._records[record.key] = ended
         self._plans.pop(record.key, None)
         self._kill_at.pop(record.key, None)
+        records.drop_socket(record)
         with contextlib.suppress(OSError):
             records.write_record(self.root, ended)
 

@@ -75,6 +75,13 @@ def drop_record(root: Path, key: tuple[str, int]) -> None:
     shutil.rmtree(engine_folder(root, key), ignore_errors=True)
 
 
+def drop_socket(record: Record) -> None:
+    """The socket file of an ended engine: nobody listens on it any more."""
+    path = Path(record.address.removeprefix("unix:"))
+    if record.address.startswith("unix:") and path.is_socket():
+        path.unlink(missing_ok=True)
+
+
 def identify(root: Path, record: Record) -> Record:
     """The record with the pid that the engine wrote, where the node host died before it could."""
     if record.pid is not None or record.boot_id != read_boot_id():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -197,6 +198,18 @@ def test_stop_is_seen_through_without_its_caller_and_repeats_as_false(bench: Ben
     assert bench.wait(lambda one: not one.running).signal == signal.SIGTERM
     assert not bench.host.stop("r1", generation=1)
     assert not bench.host.stop("nobody", generation=1)
+
+
+def test_the_socket_of_an_ended_engine_is_removed(bench: Bench) -> None:
+    bench.spawn()
+    path = bench.folder / "r1.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+    bench.host.stop("r1", generation=1, grace_s=0)
+    bench.wait(lambda one: not one.running)
+
+    assert not path.exists()
 
 
 def test_forget_drops_ended_engines_only(bench: Bench) -> None:
