@@ -1,6 +1,7 @@
 """The pick of a replica."""
 
 from dataclasses import dataclass
+from itertools import repeat
 
 import pytest
 
@@ -22,7 +23,8 @@ def test_the_least_loaded_replica_is_picked() -> None:
 def test_a_tie_is_broken_by_the_draw() -> None:
     replicas = [Candidate(), Candidate(in_flight=1), Candidate(), Candidate()]
 
-    picked = [pick_replica(replicas, tried=(), now_s=0, draw=lambda x=x: x) for x in (0.0, 0.34, 0.999)]
+    draws = [repeat(number).__next__ for number in (0.0, 0.34, 0.999)]
+    picked = [pick_replica(replicas, tried=(), now_s=0, draw=draw) for draw in draws]
 
     assert picked == [replicas[0], replicas[2], replicas[3]]
 

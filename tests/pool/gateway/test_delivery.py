@@ -39,9 +39,18 @@ async def client(valkey: RunningServer) -> AsyncIterator["redis.asyncio.Redis"]:
     await client.aclose()
 
 
+async def store(client: "redis.asyncio.Redis", table: RoutingTable) -> None:
+    key = f"{PREFIX}:table"
+    for name, value in (
+        ("epoch", table.epoch),
+        ("version", table.version),
+        ("bytes", to_bytes(table, SECRET)),
+    ):
+        await client.hset(key, name, value)
+
+
 async def publish(client: "redis.asyncio.Redis", table: RoutingTable) -> None:
-    fields = {"epoch": table.epoch, "version": table.version, "bytes": to_bytes(table, SECRET)}
-    await client.hset(f"{PREFIX}:table", mapping=fields)  # type: ignore[misc]
+    await store(client, table)
     await client.publish(f"{PREFIX}:table", f"{table.epoch}.{table.version}")
 
 
@@ -142,10 +151,8 @@ async def test_a_table_whose_news_was_lost_is_found_within_seconds(
     rig: Rig, valkey: RunningServer, client: "redis.asyncio.Redis"
 ) -> None:
     await rig.serve(None, redis_url=valkey.url)
-    table = make_table(version=3)
 
-    fields = {"epoch": 1, "version": 3, "bytes": to_bytes(table, SECRET)}
-    await client.hset(f"{PREFIX}:table", mapping=fields)  # type: ignore[misc]
+    await store(client, make_table(version=3))
 
     await rig.until(lambda: rig.gateway.plane.routes.order == (1, 3), within_s=3.0)
 
@@ -158,7 +165,7 @@ async def test_facts_arrive_in_the_stream(
     await rig.ask(stream=True, stream_options={"include_usage": True})
 
     async with asyncio.timeout(5):
-        entries = await client.xread({f"{PREFIX}:facts": 0}, block=4000)
+        entries: Any = await client.xread({f"{PREFIX}:facts": 0}, block=4000)
     (fact,) = json.loads(entries[0][1][0][1][b"b"])
     assert (fact["model"], fact["release"], fact["replica"], fact["outcome"]) == ("m", 1, "r1", "ok")
     assert (fact["output_tokens"], fact["attempts"], fact["spilled"]) == (7, 1, False)

@@ -34,7 +34,8 @@ async def raw_engine(rig: Rig, answer: bytes) -> AsyncIterator[ReplicaRoute]:
 async def test_fc05_a_broken_stream_ends_with_an_error_and_never_looks_finished(
     rig: Rig, switch: str
 ) -> None:
-    await rig.serve(make_table(make_release(1, await rig.start_engine(chunks=8, **{switch: 5}))))
+    switches: dict[str, Any] = {"chunks": 8, switch: 5}
+    await rig.serve(make_table(make_release(1, await rig.start_engine(**switches))))
     connection = await rig.connect()
 
     connection.send(chat_request(stream=True))

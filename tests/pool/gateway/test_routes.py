@@ -5,6 +5,7 @@ import os
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def make_routes(folder: Path, *, installation: str | None = "test", worker: int 
     return Routes(Config(secret=SECRET, data_dir=folder, installation=installation, worker=worker))
 
 
-def table_bytes(*, secret: str = SECRET, **order: int) -> bytes:
+def table_bytes(*, secret: str = SECRET, **order: Any) -> bytes:
     return to_bytes(make_table(make_release(1, REPLICA), **order), secret)
 
 
@@ -35,7 +36,7 @@ def table_bytes(*, secret: str = SECRET, **order: int) -> bytes:
     ],
 )
 async def test_only_a_higher_epoch_or_version_is_taken(
-    tmp_path: Path, first: dict[str, int], second: dict[str, int], in_force: tuple[int, int]
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], in_force: tuple[int, int]
 ) -> None:
     routes = make_routes(tmp_path)
 
