@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -78,6 +79,8 @@ class Gateway:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         await self.start()
+        # What lives as long as the process is not looked at again in each collection.
+        gc.freeze()
         logger.info("gateway serves", extra={"port": self.port, "gateway": self._config.gateway_id})
         await self._stopping.wait()
         await self.drain()
