@@ -94,7 +94,4 @@ def _ensure_version(engine: str) -> Version:
 
 
 def _profile(runtime: Runtime) -> str:
-    """For a CPU the dtype that the probe measured to be the faster one."""
-    if runtime.kind != "vllm" or runtime.facts.get("platform") != "cpu":
-        return "balanced"
-    return "cpu-demo-bf16" if runtime.facts.get("fastest_dtype") == "bfloat16" else "cpu-demo"
+    return "cpu-demo" if runtime.kind == "vllm" and runtime.facts.get("platform") == "cpu" else "balanced"
