@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 from celery.beat import EmbeddedService
+from celery.signals import worker_shutting_down
 from django.conf import settings
 
 from console.celery import app
 from workers.schedule import BEAT_SCHEDULE
+
+SHUTDOWN_LIMIT_S = 4.0
+"""Tasks last a second at most; the launcher waits for 10 s."""
 
 _OPTIONS = [
     "worker",
@@ -25,6 +32,14 @@ def start_beat() -> None:
     folder = settings.DATA_DIR / "run"
     folder.mkdir(parents=True, exist_ok=True)
     EmbeddedService(app, thread=True, schedule_filename=str(folder / "beat-schedule")).start()
+
+
+@worker_shutting_down.connect(weak=False)
+def bound_shutdown(**_: object) -> None:
+    """A consumer that has lost its broker waits for it even while it is told to leave."""
+    timer = threading.Timer(SHUTDOWN_LIMIT_S, os._exit, args=(0,))
+    timer.daemon = True
+    timer.start()
 
 
 def run_celery(options: list[str]) -> int:

@@ -13,6 +13,7 @@ from pool.models import (
     Lane,
     Model,
     Node,
+    Plan,
     Profile,
     Release,
     ReleaseProfile,
@@ -25,6 +26,9 @@ from pool.models import (
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
+
+SIMULATED = "sim:"
+"""Sources without files: only a simulated engine serves them."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ def set_lanes(model_name: str, lanes: Sequence[LaneWish], *, actor: Actor) -> Mo
     with transaction.atomic():
         model = find_model(model_name)
         Model.objects.select_for_update().get(pk=model.pk)
+        _refuse_lost_lanes(model, {lane.name for lane in lanes})
         model.lanes.all().delete()
         _write_lanes(model, lanes)
         rebuild_table()
@@ -99,6 +104,20 @@ def set_lanes(model_name: str, lanes: Sequence[LaneWish], *, actor: Actor) -> Mo
             lanes={lane.name: lane.max_prompt_tokens for lane in lanes},
         )
     return model
+
+
+def _refuse_lost_lanes(model: Model, names: set[str]) -> None:
+    """A lane that a release or the plan in force names cannot go."""
+    used = set(
+        ReleaseProfile.objects.filter(release__model=model, lane__gt="").values_list("lane", flat=True)
+    )
+    plan = Plan.objects.filter(in_force__model=model).first()
+    lost = sorted((used | set(plan.lanes if plan else ())) - names)
+    if lost:
+        raise Conflict(
+            f"Releases or the plan in force use the lanes {', '.join(lost)}. Keep them, or move off them first.",
+            lanes=lost,
+        )
 
 
 def _write_lanes(model: Model, lanes: Sequence[LaneWish]) -> None:
@@ -151,7 +170,9 @@ def create_version(model_name: str, wish: VersionWish, *, actor: Actor) -> Versi
             remote_code_approved=wish.remote_code_approved,
         )
         VersionPresence.objects.bulk_create(
-            VersionPresence(version=version, node=node) for node in Node.objects.exclude(phase="replaced")
+            VersionPresence(version=version, node=node)
+            for node in Node.objects.exclude(phase="replaced")
+            if not wish.source.startswith(SIMULATED)
         )
         record(
             actor,

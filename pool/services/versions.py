@@ -9,9 +9,7 @@ from django.db import transaction
 from pool.domain.manifest import Manifest, manifest_to_json
 from pool.domain.version_facts import ModelFacts, facts_to_json
 from pool.models import Node, Version, VersionPresence
-
-SIMULATED = "sim:"
-"""Sources without files: only a simulated engine serves them."""
+from pool.services.catalog import SIMULATED
 
 
 def ensure_presences(node: Node) -> int:
