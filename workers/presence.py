@@ -16,9 +16,9 @@ from pool.domain.manifest import FilesBroken, manifest_from_json, stamps_from_js
 from pool.domain.sources import HubSource, Source, parse_source
 from pool.models import Node, Version, VersionPresence
 from pool.services.versions import complete_version, ensure_presences, note_presence
+from pool.weights import SourceNotFound, locate, read_version, verify_files
 from workers.hub import fetch_from_hub
 from workers.jobs import Jobs
-from pool.weights import SourceNotFound, locate, read_version, verify_files
 
 logger = logging.getLogger(__name__)
 
