@@ -34,7 +34,7 @@ def start_beat() -> None:
     EmbeddedService(app, thread=True, schedule_filename=str(folder / "beat-schedule")).start()
 
 
-@worker_shutting_down.connect(weak=False)
+@worker_shutting_down.connect(weak=False)  # type: ignore[untyped-decorator]
 def bound_shutdown(**_: object) -> None:
     """A consumer that has lost its broker waits for it even while it is told to leave."""
     timer = threading.Timer(SHUTDOWN_LIMIT_S, os._exit, args=(0,))

@@ -70,7 +70,21 @@ BEGIN
   RETURN NULL;
 END $$;
 """
-WAKING_TABLES = ["pool_node", "pool_device", "pool_runtime", "pool_model", "pool_lane", "pool_version", "pool_versionpresence", "pool_profile", "pool_release", "pool_scale", "pool_intent", "pool_planinforce", "pool_key"]
+WAKING_TABLES = [
+    "pool_node",
+    "pool_device",
+    "pool_runtime",
+    "pool_model",
+    "pool_lane",
+    "pool_version",
+    "pool_versionpresence",
+    "pool_profile",
+    "pool_release",
+    "pool_scale",
+    "pool_intent",
+    "pool_planinforce",
+    "pool_key",
+]
 WAKE += "".join(
     f"CREATE TRIGGER wake AFTER INSERT OR UPDATE OR DELETE ON {table} "
     "FOR EACH STATEMENT EXECUTE FUNCTION sluice_wake();\n"

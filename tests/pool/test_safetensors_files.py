@@ -9,8 +9,8 @@ import pytest
 
 from pool.domain.config_fields import BadModelConfig
 from pool.domain.manifest import FilesBroken
-from tests.fakes.tiny_model import truncate_weights, write_safetensors
 from pool.safetensors_files import MAX_HEADER_BYTES, read_header, read_totals
+from tests.fakes.tiny_model import truncate_weights, write_safetensors
 
 
 def write_raw(path: Path, header: object, *, body: bytes = b"") -> Path:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pool import weights
 from pool.domain.config_fields import BadModelConfig
 from pool.domain.manifest import FilesBroken
 from pool.domain.sources import HubSource, PackageSource, PathSource
-from tests.fakes.tiny_model import Shape, make_tiny_model, truncate_weights
-from workers import weights
 from pool.weights import (
     PathOutsideRoots,
     SourceNotFound,
@@ -24,6 +23,7 @@ from pool.weights import (
     verify_files,
     version_lock,
 )
+from tests.fakes.tiny_model import Shape, make_tiny_model, truncate_weights
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 
 from pool.domain.errors import PoolError
 from pool.domain.sources import HubSource
+from pool.weights import VersionBusy, locate, version_lock
 from tests.fakes.tiny_model import make_tiny_model
 from workers import hub
 from workers.hub import DiskFull, HubUnreachable, fetch_from_hub
-from pool.weights import VersionBusy, locate, version_lock
 
 SOURCE = HubSource("org/name", "v1")
 

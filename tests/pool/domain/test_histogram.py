@@ -64,7 +64,9 @@ def test_subtracting_what_was_never_there_is_refused() -> None:
         Histogram.of([1.0]).subtract(Histogram.of([2.0]))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x02", b"\x01", b"\x01\x00\x05", b"\x01\x80", b"\x01\x00\xff\x7f\x01"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x02", b"\x01", b"\x01\x00\x05", b"\x01\x80", b"\x01\x00\xff\x7f\x01"]
+)
 def test_foreign_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="histogram|beyond"):
         Histogram.from_bytes(content)

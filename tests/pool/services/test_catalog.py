@@ -64,10 +64,15 @@ def test_a_lane_that_the_plan_in_force_uses_cannot_go() -> None:
 def test_releases_are_numbered_per_model_and_bring_their_wish() -> None:
     make_world()
 
-    release = create_release("chatty", ReleaseWish("v1", "sim-1", {"short": "plain", "long": "plain"}, 2), actor=ACTOR)
+    release = create_release(
+        "chatty", ReleaseWish("v1", "sim-1", {"short": "plain", "long": "plain"}, 2), actor=ACTOR
+    )
 
     assert release.number == 2
-    assert set(Scale.objects.filter(release=release).values_list("lane", "replicas")) == {("short", 2), ("long", 2)}
+    assert set(Scale.objects.filter(release=release).values_list("lane", "replicas")) == {
+        ("short", 2),
+        ("long", 2),
+    }
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,8 @@ def test_a_profile_name_is_used_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "replicas", "lane", "error"), [(9, 1, "", NotFound), (1, 513, "", Invalid), (1, 1, "short", Invalid)]
+    ("number", "replicas", "lane", "error"),
+    [(9, 1, "", NotFound), (1, 513, "", Invalid), (1, 1, "short", Invalid)],
 )
 def test_a_wrong_scale_is_refused(number: int, replicas: int, lane: str, error: type[Exception]) -> None:
     make_world()
