@@ -107,11 +107,8 @@ class Box:
         rows = Replica.objects.values_list(
             "id", "generation", "phase", "engine", "reason_code", "reason_text"
         )
-        return [
-            *rows,
-            *Intent.objects.values_list("action", "phase", "generation"),
-            *self.host.list_engines(),
-        ]
+        intents = Intent.objects.values_list("action", "phase", "generation")
+        return [*rows, *intents, *((engine,) for engine in self.host.list_engines())]
 
     def phases(self, replica_id: str) -> list[str]:
         return list(PhaseChange.objects.filter(replica_id=replica_id).values_list("phase", flat=True))
