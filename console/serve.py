@@ -29,11 +29,13 @@ def main() -> int:
     except OSError as exc:
         print(f"web cannot listen on {host}:{port}: {exc.strerror}. Set SLUICE_WEB_PORT.", file=sys.stderr)  # noqa: T201
         return 1
-    from console.asgi import application  # sets Django up, which the message above must not wait for
+    import console.boot  # noqa: F401  # sets Django up, which the message above must not wait for
     from console.static_files import ensure_static_files
 
     if ensure_static_files():
         logger.info("static files collected")
+    from console.asgi import application  # lists the static files once, when it is made
+
     make_server(application).run(sockets=[listener])
     return 0
 

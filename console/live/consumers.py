@@ -51,7 +51,8 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self.feed.unsubscribe(self.topic, self.watcher)
         if self._pump is not asyncio.current_task():
             self._pump.cancel()
-            with suppress(asyncio.CancelledError):
+            # OSError: it was sending to a browser that had left already.
+            with suppress(asyncio.CancelledError, OSError):
                 await self._pump
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:

@@ -137,7 +137,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
-    with suppress(asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, OSError):
         await task
 
 

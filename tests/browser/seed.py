@@ -9,7 +9,18 @@ from typing import Any
 
 from django.utils import timezone
 
-from pool.models import Device, DeviceMemory, Model, Node, NodeLease, Profile, Release, Replica, RoutingState
+from pool.models import (
+    Device,
+    DeviceMemory,
+    GatewayInstance,
+    Model,
+    Node,
+    NodeLease,
+    Profile,
+    Release,
+    Replica,
+    RoutingState,
+)
 from pool.services.audit import Actor, record
 from tests import factories
 from tests.factories import GIB
@@ -89,7 +100,8 @@ KV_TOO_SMALL = (
 )
 
 
-def seed_pool(*, now: datetime | None = None) -> None:
+def seed_pool(*, now: datetime | None = None, fresh_for: timedelta = timedelta(0)) -> None:
+    """`fresh_for`: samples and beats are dated so far ahead that none is stale before."""
     now = now or timezone.now()
     factories.make_routing_state()
     gpu_a, gpu_b, cpu = _seed_nodes(now)
@@ -97,6 +109,14 @@ def seed_pool(*, now: datetime | None = None) -> None:
     _seed_replicas(qwen, smol, (gpu_a, gpu_b, cpu), now=now)
     _seed_traffic(qwen, smol, now)
     _seed_access(now)
+    _freshen(now + fresh_for)
+
+
+def _freshen(at: datetime) -> None:
+    NodeLease.objects.update(renewed_at=at, until=at + timedelta(seconds=20))
+    DeviceMemory.objects.update(measured_at=at)
+    GatewayInstance.objects.update(seen_at=at)
+    Replica.objects.filter(phase="ready").update(load_measured_at=at)
 
 
 def _seed_nodes(now: datetime) -> tuple[Node, Node, Node]:
