@@ -82,6 +82,7 @@ class LaneFigures:
     first_ttft_s: float
     ttft_s: float
     plateau: bool
+    ttfts_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,7 @@ def _lane_figures(name: str, times: Sequence[Timed]) -> LaneFigures:
         first_ttft_s=ttfts[0],
         ttft_s=statistics.median(ttfts[-PLATEAU_COUNT:]),
         plateau=is_level(ttfts),
+        ttfts_s=tuple(round(value, 4) for value in ttfts),
     )
 
 

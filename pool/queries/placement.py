@@ -50,6 +50,14 @@ class Inventory:
                 return self.devices[node.pk][0].kind
         return "cpu"
 
+    def device_size(self, node_name: str, uuid: str) -> int | None:
+        """Total bytes of a device; None while it was not measured."""
+        for node in self.nodes:
+            for device in self.devices[node.pk]:
+                if node.name == node_name and device.uuid == uuid and hasattr(device, "memory"):
+                    return device.memory.total_bytes
+        return None
+
     def _view(self, node: Node, row: Replica) -> NodeView:
         same = [
             r

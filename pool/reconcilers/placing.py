@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
+from pool.domain.memory import Device, Unknown, predict_kv, weight_bytes_per_device
 from pool.domain.placement import Need, NoPlace, Placement, choose_place
 from pool.domain.profiles import ProfileConflicts, parse_settings
 from pool.domain.version_facts import CacheKind, ModelFacts, facts_from_json
@@ -35,6 +36,7 @@ class Answer:
 
     placement: Placement | None
     reason: str
+    predicted: dict[str, object] = field(default_factory=dict)
 
 
 class Placing:
@@ -57,7 +59,7 @@ class Placing:
         answer = self.find(row)
         if answer.placement is None:
             return False
-        placed = place_replica(at, answer.placement, now=self.now)
+        placed = place_replica(at, answer.placement, predicted=answer.predicted, now=self.now)
         self.__dict__.pop("inventory", None)
         self._answers.clear()
         return placed
@@ -86,4 +88,24 @@ class Placing:
         found = choose_place(need, self.inventory.view_for(row))
         if isinstance(found, NoPlace):
             return Answer(None, found.reason)
-        return Answer(found, found.reason)
+        return Answer(found, found.reason, self._predict(need, found))
+
+    def _predict(self, need: Need, placement: Placement) -> dict[str, object]:
+        """What the engine should print at its start; empty where it cannot be computed."""
+        size = self.inventory.device_size(placement.node, placement.devices[0])
+        if need.simulated or size is None:
+            return {}
+        device = Device(kind=need.device_kind, total_bytes=size)
+        plan = predict_kv(need.facts, need.settings, device=device)
+        weights = weight_bytes_per_device(need.facts, need.settings)
+        predicted: dict[str, object] = {}
+        if not isinstance(weights, Unknown):
+            predicted["weight_bytes"] = weights
+        if isinstance(plan, Unknown):
+            return predicted | {"kv_unknown": plan.reason}
+        return predicted | {
+            "kv_tokens": plan.printed_tokens,
+            "kv_bytes": plan.budget_bytes,
+            "kv_blocks": plan.blocks,
+            "kv_is_estimate": plan.budget_is_estimate,
+        }

@@ -17,16 +17,16 @@ INTERNAL_PORTS = 8
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def place_replica(at: Seen, placement: Placement, *, now: datetime) -> bool:
+def place_replica(at: Seen, placement: Placement, *, predicted: dict[str, object], now: datetime) -> bool:
     """False: someone was first, or a device or port was taken in between; the next pass looks again."""
     try:
         with transaction.atomic():
-            return _place(at, placement, now)
+            return _place(at, placement, predicted, now)
     except IntegrityError:
         return False
 
 
-def _place(at: Seen, placement: Placement, now: datetime) -> bool:
+def _place(at: Seen, placement: Placement, predicted: dict[str, object], now: datetime) -> bool:
     node = Node.objects.select_for_update().get(name=placement.node)
     generation = at.generation + 1
     port = None
@@ -51,7 +51,7 @@ def _place(at: Seen, placement: Placement, now: datetime) -> bool:
         engine="unseen",
         reserved_bytes=placement.bytes_per_device,
         placement_reason=placement.reason,
-        figures={},
+        figures={"predicted": predicted},
         log_tail="",
         stage="",
         max_model_len=None,

@@ -13,7 +13,6 @@ from console.templatetags.units import (
     format_bytes,
     format_count,
     format_duration,
-    format_ms,
 )
 from pool.queries.replicas import ReplicaRow
 
@@ -71,14 +70,14 @@ def warm_up_rows(figures: Mapping[str, Any]) -> list[Tree]:
 
 
 def _warm_up_row(name: str, lane: Mapping[str, Any]) -> Tree:
-    times = [value for value in lane.get("ttft_s", []) if isinstance(value, int | float)]
+    times = [value for value in lane.get("ttfts_s") or [] if isinstance(value, int | float)]
     return {
         "id": name,
         "lane": name,
         "requests": format_count(lane.get("requests", len(times) or None)),
         "prompt": format_count(lane.get("prompt_tokens")),
-        "first": format_ms(times[0] if times else lane.get("first_ttft_s")),
-        "last": format_ms(times[-1] if times else lane.get("last_ttft_s")),
+        "first": format_duration(lane.get("first_ttft_s")),
+        "last": format_duration(lane.get("ttft_s")),
         "points": spark_points(times),
         "has_points": len(times) > 1,
     }
