@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from console.bounded_connection import connection_class, limits_of
 from pool.env import ConfigError, env_bool, env_int, env_json, env_secret, env_str
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -22,6 +23,8 @@ def database_from_url(url: str) -> dict[str, object]:
     """`postgresql://user:password@host:port/name?host=/socket/dir` as Django's dictionary."""
     parts = urlsplit(url)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    process = env_str("SLUICE_PROCESS", "sluice")
+    limits = limits_of(process)
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": unquote(parts.path.lstrip("/")) or "sluice",
@@ -34,9 +37,10 @@ def database_from_url(url: str) -> dict[str, object]:
         "OPTIONS": {
             **query,
             "connect_timeout": 3,
-            "application_name": env_str("SLUICE_PROCESS", "sluice"),
-            "options": "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000",
+            "application_name": process,
+            "options": limits.server_options,
             "pool": {
+                "connection_class": connection_class(limits),
                 "min_size": 1,
                 "max_size": env_int("SLUICE_DATABASE_POOL", 8, minimum=2, maximum=100),
                 "timeout": 2.0,
