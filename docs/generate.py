@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
+P = TypeVar("P", bound=StrEnum)
 DOCS = Path(__file__).parent
 _BLOCK = re.compile(r"(<!-- begin generated: ([a-z-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
 
@@ -149,10 +151,10 @@ def member_docs(kind: type[StrEnum]) -> dict[str, str]:
 
 def _states(
     module: ModuleType,
-    kind: type[StrEnum],
-    moves: Mapping[StrEnum, Iterable[StrEnum]],
+    kind: type[P],
+    moves: Mapping[P, Iterable[P]],
     *,
-    first: StrEnum,
+    first: P,
 ) -> str:
     arrows = [f"    {source} --> {target}" for source in kind for target in kind if target in moves[source]]
     diagram = "\n".join(["```mermaid", "stateDiagram-v2", f"    [*] --> {first}", *arrows, "```"])

@@ -153,7 +153,7 @@ def _literal_defaults() -> Iterator[tuple[str, str]]:
                 given = [*node.args[1:2], *(word.value for word in node.keywords if word.arg == "default")]
                 name = node.args[0]
                 if isinstance(name, ast.Constant) and given and isinstance(given[0], ast.Constant):
-                    yield name.value, _as_written(given[0].value)
+                    yield str(name.value), _as_written(given[0].value)
 
 
 def _as_written(value: object) -> str:
