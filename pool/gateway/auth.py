@@ -7,6 +7,7 @@ from pool.gateway.routes import Routes
 
 # No key of ours is nearly as long; hashing a huge one would only cost.
 _MAX_KEY_BYTES = 512
+_MAX_HEADER_BYTES = _MAX_KEY_BYTES + 16
 _MAX_REMEMBERED = 10_000
 
 
@@ -28,7 +29,8 @@ class Callers:
         caller = self._remembered.get(authorization or b"")
         if caller is None:
             caller = self._look_up(authorization or b"")
-            if len(self._remembered) < _MAX_REMEMBERED:
+            # One key can be padded in many ways: neither their number nor their length may fill the memory.
+            if len(self._remembered) < _MAX_REMEMBERED and len(authorization or b"") <= _MAX_HEADER_BYTES:
                 self._remembered[authorization or b""] = caller
         return caller
 

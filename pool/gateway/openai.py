@@ -9,6 +9,8 @@ from pool.domain.errors import PoolError
 
 # A longer text does not tell two conversations apart any better, and hashing it costs.
 _STICKY_TEXT_CHARS = 4096
+# A content part is text, or a list of parts that hold text; what nests deeper is no conversation (FC-38).
+_PART_DEPTH = 4
 
 
 class GatewayError(PoolError):
@@ -182,9 +184,11 @@ def _read_opening(fields: dict[str, Any]) -> str:
 
 
 def _text_of(content: object) -> str:
+    for _ in range(_PART_DEPTH):
+        if not isinstance(content, list) or not content:
+            break
+        first = content[0]
+        content = first.get("text") if isinstance(first, dict) else first
     if isinstance(content, str):
         return content[:_STICKY_TEXT_CHARS]
-    if isinstance(content, list) and content:
-        first = content[0]
-        return _text_of(first.get("text") if isinstance(first, dict) else first)
     return repr(content)[:_STICKY_TEXT_CHARS] if isinstance(content, int) else ""

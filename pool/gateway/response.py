@@ -50,6 +50,11 @@ def whole_response(
     return b"".join((status_line(status), head, extra, ending, body))
 
 
+def head_of(answer: bytes) -> bytes:
+    """A whole response without its body."""
+    return answer[: answer.index(b"\r\n\r\n") + 4]
+
+
 def refusal(error: GatewayError, *, request_id: str, close: bool) -> bytes:
     extra = b"x-request-id: %b\r\n" % request_id.encode()
     if error.retry_after_s is not None:

@@ -252,7 +252,9 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, request: Request, error: GatewayError) -> None:
         self._plane.note_refusal(error)
         keep_alive = request.keep_alive and not self._plane.draining
-        self.write(response.refusal(error, request_id=self._plane.new_request_id(), close=not keep_alive))
+        answer = response.refusal(error, request_id=self._plane.new_request_id(), close=not keep_alive)
+        # After a HEAD the client takes the next byte for the next response (RFC 9110, section 9.3.2).
+        self.write(response.head_of(answer) if request.method == b"HEAD" else answer)
         if self._deaf and not self._queue:
             self._linger()
         else:

@@ -190,7 +190,7 @@ def _event(job: Job, choice: dict[str, Any], *, finish: str | None = None) -> by
 def _read_object(body: bytes) -> dict[str, Any]:
     try:
         content = json.loads(body)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadRequest("The body is not JSON.", kind="Bad Request") from exc
     if not isinstance(content, dict):
         raise BadRequest("The body must be a JSON object.", kind="Bad Request")

@@ -153,6 +153,8 @@ class Connection(asyncio.Protocol):
             self._route(method, path)
         except BadRequest as exc:
             self._refuse(exc)
+        except RecursionError:
+            self._refuse(BadRequest("The body nests too deeply.", kind="Bad Request"))
 
     def abort(self) -> None:
         """As vLLM ends its streams at SIGTERM."""

@@ -66,6 +66,20 @@ async def test_fc19_only_the_listed_methods_pass(served: Rig, method: str, path:
     assert (answer.status, answer.headers["allow"]) == (405, allow)
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/nothing", CHAT])
+async def test_an_answer_to_head_has_no_body_that_the_next_answer_could_be_taken_for(
+    served: Rig, path: str
+) -> None:
+    connection = await served.connect()
+
+    connection.send(f"HEAD {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    connection.send(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    head, _, rest = (await connection.read_to_end()).partition(b"\r\n\r\n")
+
+    assert head.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
+    assert rest.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_fc19_connect_is_refused(served: Rig) -> None:
     connection = await served.connect()
 
@@ -90,6 +104,15 @@ async def test_without_a_known_key_nothing_passes(served: Rig, authorization: st
         assert answer.error["type"] == "authentication_error"
         assert set(answer.error) == {"message", "type", "param", "code"}
     assert not served.engines["r1"].calls
+
+
+async def test_a_key_padded_in_many_ways_does_not_fill_the_memory(served: Rig) -> None:
+    for turn in range(20):
+        padded = f"Bearer{' ' * (10_000 + turn)}{KEY}"
+        assert (await served.ask(headers={"authorization": padded})).status == 200
+
+    remembered = served.gateway.plane.callers._remembered
+    assert sum(len(header) for header in remembered) < 1000
 
 
 async def test_two_authorization_headers_are_refused(served: Rig) -> None:

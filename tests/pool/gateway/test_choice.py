@@ -56,6 +56,18 @@ async def test_a_conversation_stays_with_its_release_as_it_grows(two: Rig) -> No
         assert len(set(await releases_of(two, *asks))) == 1
 
 
+@pytest.mark.parametrize("part", [b"[%b]", b'[{"text":%b}]'])
+def test_fc38_content_that_nests_as_deep_as_json_may_has_no_opening(part: bytes) -> None:
+    """The parser takes 1024 levels, more than Python may call."""
+    content = b"1"
+    for _ in range(500 if b"text" in part else 1000):
+        content = part % content
+
+    ask = read_ask(b"/v1/chat/completions", b'{"model":"m","messages":[{"content":%b}]}' % content)
+
+    assert ask.opening == ""
+
+
 async def test_load_spreads_over_the_replicas_of_a_release(rig: Rig) -> None:
     replicas = [await rig.start_engine(name, gap_s=0.02) for name in ("r1", "r2", "r3")]
     await rig.serve(make_table(make_release(1, *replicas)))
