@@ -49,6 +49,7 @@ class Topic:
         stale = self.stale_since is not None or self.built_at is None
         return {
             "at": to_iso(self.built_at) or None,
+            "now": to_iso(datetime.now(UTC)),
             "state": "stale" if stale else "live",
             "since": to_iso(self.stale_since) or None,
         }

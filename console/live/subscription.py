@@ -9,9 +9,10 @@ from console.live.cells import Cells, Changes
 
 
 class FeedState(TypedDict):
-    """`state` is live or stale; `since` says since when it is stale."""
+    """`at`: when the screen was built; `now`: the server's clock; `state`: live or stale, and since when."""
 
     at: str | None
+    now: str
     state: str
     since: str | None
 

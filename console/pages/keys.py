@@ -17,6 +17,7 @@ from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
 from pool.queries.keys import list_keys
 from pool.queries.models import list_models
+from pool.services.first_start import PLAYGROUND_KEY_NAME
 from pool.services.keys import TIERS, KeyWish, create_key, revoke_key
 
 
@@ -62,6 +63,7 @@ def list_all(request: HttpRequest) -> HttpResponse:
     rows = list_keys()
     context = {
         "keys": [row for row in rows if row.revoked_at is None],
+        "own_key": PLAYGROUND_KEY_NAME,
         "revoked": [row for row in rows if row.revoked_at is not None],
     }
     return render_page(request, "keys/list.html", context, nav="keys")

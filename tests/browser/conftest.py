@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 from django.conf import settings
@@ -25,6 +25,7 @@ from tests import factories
 from tests.browser.seed import seed_pool
 
 T = TypeVar("T")
+Scheme = Literal["light", "dark"]
 START_LIMIT_S = 60.0
 PASSWORD = "correct-horse"
 CHROMIUM = os.environ.get("SLUICE_TEST_CHROMIUM", "/usr/bin/chromium")
@@ -176,7 +177,7 @@ def open_tab(web: Web) -> Iterator[OpenTab]:
     with sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
 
-        def make(*, width: int = 1280, scheme: str = "light") -> Tab:
+        def make(*, width: int = 1280, scheme: Scheme = "light") -> Tab:
             height = 844 if width < 600 else 900
             context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
             tab = Tab(context.new_page(), web.url)

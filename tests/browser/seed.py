@@ -25,6 +25,21 @@ from pool.services.audit import Actor, record
 from tests import factories
 from tests.factories import GIB
 
+
+def _lane(
+    name: str, prompt: int, ttft_s: float, ttfts_s: list[float], *, plateau: bool = True
+) -> dict[str, Any]:
+    return {
+        "lane": name,
+        "requests": len(ttfts_s),
+        "prompt_tokens": prompt,
+        "first_ttft_s": ttfts_s[0],
+        "ttft_s": ttft_s,
+        "plateau": plateau,
+        "ttfts_s": ttfts_s,
+    }
+
+
 PRINTED = {
     "kv_cache_tokens": 1_236_992,
     "kv_cache_bytes": 75_500_000_000,
@@ -43,29 +58,18 @@ FIGURES = {
     "printed": PRINTED,
     "predicted": {"kv_tokens": 1_241_300, "weight_bytes": 15_231_000_000, "kv_bytes": 75_800_000_000},
     "warm_up": {
-        "lanes": {
-            "short": {
-                "requests": 8,
-                "prompt_tokens": 256,
-                "first_ttft_s": 0.412,
-                "ttft_s": 0.051,
-                "ttfts_s": [0.412, 0.121, 0.064, 0.058, 0.052, 0.051, 0.051],
-            },
-            "mid": {
-                "requests": 8,
-                "prompt_tokens": 4096,
-                "first_ttft_s": 0.633,
-                "ttft_s": 0.29,
-                "ttfts_s": [0.633, 0.402, 0.311, 0.297, 0.291, 0.29],
-            },
-            "long": {
-                "requests": 4,
-                "prompt_tokens": 16384,
-                "first_ttft_s": 1.92,
-                "ttft_s": 1.06,
-                "ttfts_s": [1.92, 1.21, 1.08, 1.06],
-            },
-        }
+        "requests": 21,
+        "took_s": 10.8,
+        "first_answer_s": 0.9,
+        "prefill_tokens_per_s": 15_120.0,
+        "decode_tokens_per_s": 131.0,
+        "routes": ["chat", "completions"],
+        "reason": "",
+        "lanes": [
+            _lane("short", 256, 0.051, [0.412, 0.121, 0.064, 0.058, 0.052, 0.051, 0.051]),
+            _lane("mid", 4096, 0.291, [0.633, 0.402, 0.311, 0.297, 0.291, 0.29]),
+            _lane("long", 16384, 1.08, [1.92, 1.21, 1.08, 1.06], plateau=False),
+        ],
     },
     "caches_warm": True,
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from django.conf import settings
+import pytest
 
 from pool.models import Key, Model, Node, Plan, Replica
 from tests import factories
 from tests.browser.conftest import OpenTab, Web, in_database
 
-SHOTS = Path(settings.BASE_DIR) / "test-results" / "pages"
 PAGES = {
     "overview": "/",
     "models": "/models/",
@@ -35,13 +35,20 @@ LIVE = '[data-live-state="live"]'
 HOSTILE = "'\"><img src=x onerror=alert(1)></script><script>alert(2)</script>"
 
 
-def test_every_page_is_clean_and_fits(open_tab: OpenTab) -> None:
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Where screenshots go: set SLUICE_TEST_SHOTS to keep and look at them."""
+    folder = Path(os.environ.get("SLUICE_TEST_SHOTS") or tmp_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def test_every_page_is_clean_and_fits(open_tab: OpenTab, shots: Path) -> None:
     """No error on the console, which is where Chromium tells violations of the CSP; nothing wider than the window."""
     from playwright.sync_api import expect
 
     tab = open_tab()
     tab.sign_in("ada")
-    SHOTS.mkdir(parents=True, exist_ok=True)
     for name, path in PAGES.items():
         assert tab.open(path) == 200
         if tab.page.locator("[data-live-state]").count():
@@ -50,7 +57,7 @@ def test_every_page_is_clean_and_fits(open_tab: OpenTab) -> None:
             tab.page.set_viewport_size({"width": width, "height": 900})
             tab.page.emulate_media(color_scheme=scheme)
             assert tab.overflow_px() <= 0, f"{name} at {width}"
-            tab.page.screenshot(path=SHOTS / f"{name}-{width}-{scheme}.png", full_page=True)
+            tab.page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=True)
         tab.page.set_viewport_size({"width": 1280, "height": 900})
 
     assert tab.problems == []
@@ -146,7 +153,7 @@ def test_dangerous_clicks_tell_their_consequence_first(open_tab: OpenTab) -> Non
     assert tab.problems == []
 
 
-def test_the_playground_streams_and_shows_its_figures(open_tab: OpenTab) -> None:
+def test_the_playground_streams_and_shows_its_figures(open_tab: OpenTab, shots: Path) -> None:
     from playwright.sync_api import expect
 
     tab = open_tab()
@@ -158,8 +165,7 @@ def test_the_playground_streams_and_shows_its_figures(open_tab: OpenTab) -> None
     expect(tab.page.locator(".turn.assistant")).to_contain_text("The capital of France is Paris")
     expect(tab.page.locator("#ttft")).to_contain_text("s")
     expect(tab.page.locator("#tokens")).to_have_text("7")
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    tab.page.screenshot(path=SHOTS / "playground-answer.png")
+    tab.page.screenshot(path=shots / "playground-answer.png")
     assert tab.problems == []
 
 

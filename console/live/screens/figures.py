@@ -13,6 +13,7 @@ from console.templatetags.units import (
     format_bytes,
     format_count,
     format_duration,
+    format_ms,
 )
 from pool.queries.replicas import ReplicaRow
 
@@ -23,6 +24,7 @@ WORTH_A_MARK_RATIO = 0.01
 def figure_rows(row: ReplicaRow) -> list[Tree]:
     """A figure that nobody knows has no row: a page of dashes says nothing."""
     printed, predicted = _part(row.figures, "printed"), _part(row.figures, "predicted")
+    warm = _part(row.figures, "warm_up")
     rows = [
         _row("kv_tokens", _("KV cache"), predicted.get("kv_tokens"), printed.get("kv_cache_tokens"), _tokens),
         _row(
@@ -49,35 +51,35 @@ def figure_rows(row: ReplicaRow) -> list[Tree]:
         _word_row("dtype", _("Arithmetic"), printed.get("dtype")),
         _word_row("backend", _("Attention"), printed.get("attention_backend")),
         _word_row("caches", _("Compile caches"), _cache_words(row.figures.get("caches_warm"))),
+        _row("prefill", _("Prefill, one prompt"), None, warm.get("prefill_tokens_per_s"), _rate),
+        _row("decode", _("Decode, one stream"), None, warm.get("decode_tokens_per_s"), _rate),
+        _row("warm_up", _("Warm-up took"), None, warm.get("took_s"), format_duration),
         _word_row("start", _("Start to ready"), _start_words(row)),
     ]
     return [found for found in rows if found is not None]
 
 
 def warm_up_rows(figures: Mapping[str, Any]) -> list[Tree]:
-    """Per lane of the recipe: how many requests, the first and the last time to first token."""
-    recipe = _part(figures, "warm_up")
-    lanes = recipe.get("lanes")
-    named = (
-        lanes.items() if isinstance(lanes, Mapping) else enumerate(lanes) if isinstance(lanes, list) else ()
-    )
-    rows = [
-        (_number(lane.get("prompt_tokens")) or 0, str(lane.get("lane") or lane.get("name") or key), lane)
-        for key, lane in named
-        if isinstance(lane, Mapping)
+    """Per lane of the recipe, from short to long prompts: the first time to first token, and where it levelled off."""
+    lanes = _part(figures, "warm_up").get("lanes")
+    known = [lane for lane in lanes if isinstance(lane, Mapping)] if isinstance(lanes, list) else []
+    return [
+        _warm_up_row(lane) for lane in sorted(known, key=lambda lane: _number(lane.get("prompt_tokens")) or 0)
     ]
-    return [_warm_up_row(name, lane) for _tokens_sent, name, lane in sorted(rows, key=lambda row: row[:2])]
 
 
-def _warm_up_row(name: str, lane: Mapping[str, Any]) -> Tree:
-    times = [value for value in lane.get("ttfts_s") or [] if isinstance(value, int | float)]
+def _warm_up_row(lane: Mapping[str, Any]) -> Tree:
+    given = lane.get("ttfts_s")
+    times = [value for value in given if _number(value) is not None] if isinstance(given, list) else []
+    name = str(lane.get("lane") or _("all"))
     return {
         "id": name,
         "lane": name,
-        "requests": format_count(lane.get("requests", len(times) or None)),
-        "prompt": format_count(lane.get("prompt_tokens")),
-        "first": format_duration(lane.get("first_ttft_s")),
-        "last": format_duration(lane.get("ttft_s")),
+        "requests": format_count(_number(lane.get("requests"))),
+        "prompt": format_count(_number(lane.get("prompt_tokens"))),
+        "first": format_ms(_number(lane.get("first_ttft_s"))),
+        "last": format_ms(_number(lane.get("ttft_s"))),
+        "uneven": lane.get("plateau") is False,
         "points": spark_points(times),
         "has_points": len(times) > 1,
     }
@@ -129,6 +131,10 @@ def _number(value: object) -> float | None:
 
 def _tokens(value: float | None) -> str:
     return _("%(count)s tokens") % {"count": format_count(value)}
+
+
+def _rate(value: float | None) -> str:
+    return UNKNOWN if value is None else _("%(count)s tokens/s") % {"count": format_count(value)}
 
 
 def _times(value: float | None) -> str:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from console.live.screens import tones
 from console.live.screens.figures import figure_rows, warm_up_rows
-from console.live.screens.rows import Tree, reason_of, replica_row
+from console.live.screens.rows import Tree, kv_words, reason_of, replica_row
 from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
 from pool.domain.start_errors import ADVICE, StartCode
 from pool.queries.replicas import (
@@ -24,6 +24,8 @@ from pool.services.errors import not_found
 
 PHASES = ("pending", "starting", "loading", "warming", "ready", "draining", "stopped", "failed")
 LIST_LIMIT = 300
+ADVICE_WORDS = 4
+"""A stored reason ends with its advice, with figures in it; the last words tell that it is the same."""
 
 
 def build_replicas(argument: str = "") -> Tree:
@@ -54,6 +56,7 @@ def replica_tree(view: ReplicaView) -> Tree:
     alive = row.phase not in ("stopped", "failed")
     return {
         **replica_row(row),
+        "kv": kv_words(row) or UNKNOWN,
         "advice": advice_for(view),
         "has_reason": bool(reason_of(row)),
         "has_advice": bool(advice_for(view)),
@@ -99,7 +102,8 @@ def advice_for(view: ReplicaView) -> str:
     if row.phase != "failed" or row.reason not in set(StartCode):
         return ""
     advice = ADVICE[StartCode(row.reason)]
-    return "" if advice in row.reason_text else advice
+    ending = " ".join(advice.rstrip(".").split()[-ADVICE_WORDS:])
+    return "" if ending in row.reason_text else advice
 
 
 def _figure(value: object) -> float | None:

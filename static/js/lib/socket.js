@@ -8,16 +8,16 @@ const SIGNED_OUT = 4401;
 const FORBIDDEN = 4403;
 
 /**
- * `onCells({ set, gone, full })` brings changes, `onState({ state, at, since })` the state of the feed:
+ * `onCells({ set, gone, full })` brings changes, `onState({ state, at, since, now })` the state of the feed:
  * "live", "stale" (the server lost the database), "lost" (no connection), "refused" (signed out).
  */
 export function openFeed(path, { onCells, onState }) {
   const feed = { seq: null, at: null, state: "connecting", retryMs: FIRST_RETRY_MS, heardAt: Date.now(), socket: null };
   let timer = null;
 
-  function report(state, since = null) {
+  function report(state, { since = null, now = null } = {}) {
     feed.state = state;
-    onState({ state, at: feed.at, since });
+    onState({ state, at: feed.at, since, now });
   }
 
   function connect() {
@@ -45,7 +45,7 @@ export function openFeed(path, { onCells, onState }) {
       feed.seq = null;
       socket.send(JSON.stringify({ type: "resync" }));
     }
-    report(frame.state ?? "live", frame.since ?? null);
+    report(frame.state, frame);
   }
 
   function closed(socket, code) {

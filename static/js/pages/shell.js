@@ -97,7 +97,7 @@ if (main) {
       document.dispatchEvent(new CustomEvent("sluice:cells", { detail: change }));
     },
     onState: (state) => {
-      if (state.at && state.state === "live") setServerTime(state.at);
+      if (state.now) setServerTime(state.now);
       feedState = state;
       paintState();
       if (state.state === "refused") window.setTimeout(() => window.location.reload(), 1500);

@@ -69,7 +69,8 @@ def session_of(user: User) -> str:
 
 
 async def make_session(group: str | None = "viewer") -> str:
-    return await database_sync_to_async(lambda: session_of(factories.make_user("visitor", group=group)))()
+    made = await database_sync_to_async(lambda: session_of(factories.make_user("visitor", group=group)))()
+    return str(made)
 
 
 @pytest.fixture
