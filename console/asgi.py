@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
 
@@ -14,6 +15,7 @@ from a2wsgi import WSGIMiddleware
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from django.conf import settings
 from django.urls import re_path
 
 from console.bodies import App, Receive, Scope, Send, take_bodies
@@ -53,6 +55,23 @@ def close_on_failure(app: App) -> App:
     return guarded
 
 
+def same_origin_only(app: App) -> App:
+    """Cookies are sent from every port of a host, so another server there must not open sockets (FC-53)."""
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        origin, host = (
+            headers.get(b"origin", b"").decode("latin-1"),
+            headers.get(b"host", b"").decode("latin-1"),
+        )
+        if origin in settings.CSRF_TRUSTED_ORIGINS or urlsplit(origin).netloc.lower() == host.lower():
+            await app(scope, receive, send)
+        else:
+            await send({"type": "websocket.close", "code": TABLE["forbidden"].close_code})
+
+    return checked
+
+
 async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": TABLE["not_found"].close_code})
 
@@ -64,6 +83,8 @@ _pages = cast(
 application = ProtocolTypeRouter(
     {
         "http": clean_requests(take_bodies(_pages)),
-        "websocket": close_on_failure(AllowedHostsOriginValidator(AuthMiddlewareStack(_sockets))),
+        "websocket": close_on_failure(
+            AllowedHostsOriginValidator(same_origin_only(AuthMiddlewareStack(_sockets)))
+        ),
     }
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import resource
 import socket
 import sys
 
 import uvicorn
 
+from console.patience import PatientHttp
 from pool.env import ConfigError, env_int, env_str
 
 GRACE_S = 4
@@ -29,6 +32,7 @@ def main() -> int:
     except OSError as exc:
         print(f"web cannot listen on {host}:{port}: {exc.strerror}. Set SLUICE_WEB_PORT.", file=sys.stderr)  # noqa: T201
         return 1
+    raise_file_limit()
     import console.boot  # noqa: F401  # sets Django up, which the message above must not wait for
     from console.static_files import ensure_static_files
 
@@ -53,13 +57,20 @@ def open_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
+def raise_file_limit() -> None:
+    """Each browser holds a socket; the usual soft limit of 1024 would be reached by idle ones."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def make_server(application: object) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             application,  # type: ignore[arg-type]
             lifespan="off",
             loop="uvloop",
-            http="httptools",
+            http=PatientHttp,
             ws="websockets-sansio",
             ws_max_size=LARGEST_SOCKET_MESSAGE_BYTES,
             ws_ping_interval=20.0,

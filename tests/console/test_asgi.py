@@ -53,3 +53,28 @@ async def test_headers_with_underscores_do_not_pass_for_others(asgi: Any) -> Non
     await ask(asgi.clean_requests(app), {"headers": [(b"x-a", b"1"), (b"x_a", b"2")]})
 
     assert seen == [(b"x-a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "passes"),
+    [
+        ("http://localhost:8000", True),
+        ("https://proxy.example", True),
+        ("http://localhost:3000", False),
+        ("http://localhost", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+async def test_fc53_another_server_of_the_same_host_opens_no_socket(
+    asgi: Any, settings: Any, origin: str, passes: bool
+) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://proxy.example"]
+
+    async def app(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "websocket.accept"})
+
+    headers = [(b"host", b"localhost:8000"), (b"origin", origin.encode())]
+    sent = await ask(asgi.same_origin_only(app), {"headers": headers})
+
+    assert [message["type"] for message in sent] == ["websocket.accept" if passes else "websocket.close"]
