@@ -7,8 +7,6 @@ event loop's time, and answers that nobody reads are kept.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
-
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 10.0
@@ -33,8 +31,10 @@ class PatientHttp(HttpToolsProtocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_timer = _cancel(self._head_timer)
-        self._write_timer = _cancel(self._write_timer)
+        _cancel(self._head_timer)
+        self._head_timer = None
+        _cancel(self._write_timer)
+        self._write_timer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -52,7 +52,8 @@ class PatientHttp(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._awaits_head, self._head_bytes = False, 0
-        self._head_timer = _cancel(self._head_timer)
+        _cancel(self._head_timer)
+        self._head_timer = None
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -66,7 +67,8 @@ class PatientHttp(HttpToolsProtocol):
             self._write_timer = self.loop.call_later(WRITE_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._write_timer = _cancel(self._write_timer)
+        _cancel(self._write_timer)
+        self._write_timer = None
         super().resume_writing()
 
     def _await_head(self) -> None:
@@ -74,6 +76,6 @@ class PatientHttp(HttpToolsProtocol):
             self._head_timer = self.loop.call_later(HEAD_S, self.transport.close)
 
 
-def _cancel(timer: Any) -> None:
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()

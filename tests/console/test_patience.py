@@ -35,7 +35,7 @@ async def connect(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Connect]:
     monkeypatch.setattr(patience, "HEAD_S", 0.4)
     monkeypatch.setattr(patience, "WRITE_S", 0.4)
     options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_keep_alive": 5}
-    server = uvicorn.Server(uvicorn.Config(answer, http=PatientHttp, **options))  # type: ignore[arg-type]
+    server = uvicorn.Server(uvicorn.Config(answer, http=PatientHttp, **options))
     listener = socket.create_server(("127.0.0.1", 0))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     links: list[Link] = []
