@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,13 +24,15 @@ from pool.domain.startup import load_budget
 from pool.domain.version_facts import facts_from_json
 from pool.models import Node, PortReservation, Replica, VersionPresence
 from pool.ports import EngineDriver, EngineHost, EngineProcess, EngineSpec, RuntimeRef
-from pool.services.replicas import Because, report, seen
+from pool.services.placing import pick_other_ports
+from pool.services.replicas import Because, note, report, seen
 from pool.weights import scan_folder
-from workers.devices import CPU_UUID, lock_devices
+from workers.devices import CPU_UUID, DeviceBusy, lock_devices
 from workers.warmup import WarmUpLane, WarmUpRecipe
 from workers.watcher import Watcher, failure_from
 
 EngineKey = tuple[str, int]
+LOCK_EVERY_S = 0.5
 
 
 class StartRefused(PoolError):
@@ -70,11 +74,10 @@ class EngineStarter:
 
     def start(self, row: Replica) -> EngineProcess:
         """Idempotent: the keeper returns what it knows of this generation. Raises StartRefused."""
-        spec = self.make_spec(row)
+        spec = self._settle_ports(row)
         driver = self.drivers[spec.runtime.kind]
         try:
-            check_ports(spec)
-            self._lock_devices(spec)
+            self._lock_devices(row, spec)
             caches_are_warm = driver.prepare(spec)
             process = self.host.spawn(spec, command=driver.build_command(spec))
         except StartRefused:
@@ -96,11 +99,47 @@ class EngineStarter:
         )
         return process
 
-    def _lock_devices(self, spec: EngineSpec) -> None:
-        """The host's own lock per GPU until its memory is profiled: another installation may start there too."""
+    def _settle_ports(self, row: Replica) -> EngineSpec:
+        """With ports that nobody holds: those of strangers are passed over, and the start goes on (FC-32)."""
+        busy: set[int] = set()
+        while True:
+            spec = self.make_spec(row)
+            found = find_busy_ports(spec)
+            if not found:
+                return spec
+            busy |= found
+            if not pick_other_ports(seen(row), busy=frozenset(busy)):
+                raise StartRefused(
+                    "port_in_use",
+                    f"Port {min(found)} is held by another process, and no other port of this node is free. "
+                    "SLUICE_ENGINE_PORTS sets the range.",
+                    permanent=False,
+                )
+            row.refresh_from_db(fields=["address", "port"])
+
+    def _lock_devices(self, row: Replica, spec: EngineSpec) -> None:
+        """The host's own lock per GPU until its memory is profiled: another installation may start there too.
+
+        Waits for it as long as the start is wished; waiting is progress. Raises StartRefused when it is not.
+        """
         uuids = [uuid for uuid in spec.device_uuids if uuid != CPU_UUID]
         held = self.locks.setdefault((spec.replica_id, spec.generation), ExitStack())
-        held.enter_context(lock_devices(uuids))
+        while True:
+            try:
+                held.enter_context(lock_devices(uuids))
+                return
+            except DeviceBusy:
+                values = {"progress_at": timezone.now(), "stage": "waiting for another start on the device"}
+                if not Replica.objects.filter(
+                    pk=row.pk, generation=row.generation, phase="starting"
+                ).exists():
+                    raise StartRefused(
+                        "withdrawn",
+                        "The start was withdrawn while it waited for its device.",
+                        permanent=False,
+                    ) from None
+                note(seen(row), **values)
+                time.sleep(LOCK_EVERY_S)
 
     def release_locks(self, *, starting: frozenset[EngineKey]) -> None:
         """Of every engine that is no longer between launch and its first answer."""
@@ -207,21 +246,30 @@ class EngineStarter:
         return failure
 
 
-def check_ports(spec: EngineSpec) -> None:
-    """Binds each reserved port for a moment: a squatter costs a new port, not a failed start (FC-32)."""
+def find_busy_ports(spec: EngineSpec) -> frozenset[int]:
+    """Those of its reserved ports that another process holds: each is bound for a moment."""
     parts = urlsplit(spec.address)
     wanted = [*spec.internal_ports] + ([parts.port] if parts.scheme == "http" and parts.port else [])
-    for port in wanted:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((parts.hostname or "127.0.0.1", port))
-            except OSError as exc:
-                raise StartRefused(
-                    "port_in_use",
-                    f"Port {port} is held by another process; another one is taken.",
-                    permanent=False,
-                ) from exc
+    host = parts.hostname or "127.0.0.1"
+    return frozenset(port for port in wanted if not _can_bind(host, port))
+
+
+def _can_bind(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As engines do: connections of the past that still linger are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            if exc.errno == errno.EADDRINUSE:
+                return False
+            raise StartRefused(
+                "bad_address",
+                f"This host cannot listen on {host}:{port}: {exc.strerror}. SLUICE_NODE_ADDRESS sets the address.",
+                permanent=True,
+            ) from exc
+    return True
 
 
 def _refusal(exc: PoolError | OSError) -> StartRefused:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
 from pool.domain.placement import Placement
 from pool.domain.replica import Phase
-from pool.models import DeviceClaim, Intent, Node, PortReservation
+from pool.models import DeviceClaim, Intent, Node, PortReservation, Replica
 from pool.queries.placement import engine_port_range
 from pool.services.replicas import Because, Seen, move
 
@@ -70,10 +71,50 @@ def _address(node: Node, replica_id: str, generation: int, port: int | None) -> 
     return f"http://{host}:{port}"
 
 
-def _reserve_ports(node: Node, replica_id: str, generation: int, *, count: int, purpose: str) -> list[int]:
+def pick_other_ports(at: Seen, *, busy: frozenset[int]) -> bool:
+    """New ports for a start whose own a stranger holds, which is no fault of the release (FC-32).
+
+    False: the replica has moved since, or the node has no free port.
+    """
+    try:
+        with transaction.atomic():
+            return _pick_other_ports(at, busy)
+    except IntegrityError:
+        return False
+
+
+def _pick_other_ports(at: Seen, busy: frozenset[int]) -> bool:
+    replica = Replica.objects.filter(pk=at.id, generation=at.generation, phase=Phase.STARTING).first()
+    if replica is None or replica.node_id is None:
+        return False
+    node = Node.objects.select_for_update().get(pk=replica.node_id)
+    mine = PortReservation.objects.filter(replica=replica, generation=at.generation)
+    counts = Counter(mine.values_list("purpose", flat=True))
+    mine.delete()
+    port = None
+    for purpose, count in counts.items():
+        run = _reserve_ports(node, at.id, at.generation, count=count, purpose=purpose, busy=busy)
+        port = run[0] if purpose == "http" else port
+    address = _address(node, at.id, at.generation, port)
+    return bool(
+        Replica.objects.filter(pk=at.id, generation=at.generation, phase=Phase.STARTING).update(
+            port=port, address=address
+        )
+    )
+
+
+def _reserve_ports(
+    node: Node,
+    replica_id: str,
+    generation: int,
+    *,
+    count: int,
+    purpose: str,
+    busy: frozenset[int] = frozenset(),
+) -> list[int]:
     """The lowest free run of ports; the node's row is locked. Raises IntegrityError when there is none."""
     first, last = engine_port_range(node)
-    taken = set(PortReservation.objects.filter(node=node).values_list("port", flat=True))
+    taken = busy | set(PortReservation.objects.filter(node=node).values_list("port", flat=True))
     for start in range(first, last - count + 2):
         run = range(start, start + count)
         if taken.isdisjoint(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pool.ports import Command, EngineSpec
 from workers.engines.sim import SimDriver
@@ -25,7 +26,11 @@ class FakeDriver(SimDriver):
     def build_command(self, spec: EngineSpec) -> Command:
         self.starts.append((spec.replica_id, spec.generation))
         argv = [sys.executable, "-m", "tests.fakes.fake_engine", "--key", spec.engine_key]
-        argv += ["--uds", spec.address.removeprefix("unix:")]
+        if spec.address.startswith("unix:"):
+            argv += ["--uds", spec.address.removeprefix("unix:")]
+        else:
+            parts = urlsplit(spec.address)
+            argv += ["--host", str(parts.hostname), "--port", str(parts.port)]
         for name, value in {"model": spec.served_model_name, **self.switches}.items():
             argv += ["--switch", f"{name}={value}"]
         env = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": "/usr/bin:/bin"}

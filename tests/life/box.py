@@ -21,30 +21,29 @@ from pool.ports import EngineProcess, RuntimeRef
 from pool.reconcilers import replicas as replica_loop
 from pool.services.catalog import set_scale
 from tests.fakes.fake_driver import FakeDriver
-from tests.pool.services.world import ACTOR, World, make_world
+from tests.pool.services.world import ACTOR, World, make_node, make_world
 from workers.engine_start import EngineStarter, Folders
-from workers.hosts import HostUnreachable, ensure_node_host, kill_node_host
+from workers.hosts import HostUnreachable, NodeHost, ensure_node_host, kill_node_host
 from workers.supervisor import Supervisor
 
 LIMIT_S = 20.0
 
 
-class Box:
-    """One node whose worker can die and come back."""
+class BoxWorker:
+    """The worker of one node, which can die and come back; its engines and their keeper outlive it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, node: Node, folder: Path, driver: FakeDriver) -> None:
+        self.node = node
         self.folder = folder
-        self.world: World = make_world()
-        self.node = self.world.node
-        self.driver = FakeDriver()
-        Node.objects.update(facts=self.node.facts | {"run_dir": str(folder)})
-        self.node.refresh_from_db()
-        # The samples of this world are of another year: placement of a simulated engine looks at the node only.
-        self.start_worker()
+        self.driver = driver
+        folder.mkdir(exist_ok=True)
+        Node.objects.filter(pk=node.pk).update(facts=node.facts | {"run_dir": str(folder)})
+        node.refresh_from_db()
+        self.start()
 
-    def start_worker(self) -> None:
-        """A new worker process' state: another holder, no watchers, the same engines."""
-        self.host = ensure_node_host(self.folder / "engines", socket_path=self.folder / "nodehost.sock")
+    def start(self) -> None:
+        """A new process' state: another holder, no watchers, the same engines."""
+        self.host = self._ensure_host()
         self.holder = uuid.uuid4()
         starter = EngineStarter(
             node=self.node,
@@ -61,23 +60,80 @@ class Box:
             starter=starter,
             memory_is_back=lambda engine: not engine.running,
         )
-        NodeLease.objects.update_or_create(
-            node=self.node,
-            defaults={
-                "holder": self.holder,
-                "renewed_at": timezone.now(),
-                "until": timezone.now() + timedelta(seconds=10),
-            },
-        )
+        now = timezone.now()
+        lease = {"holder": self.holder, "renewed_at": now, "until": now + timedelta(seconds=10)}
+        NodeLease.objects.update_or_create(node=self.node, defaults=lease)
 
-    def kill_worker(self) -> None:
+    def kill(self) -> None:
         """What kill -9 leaves: the engines and the rows."""
         self.supervisor.close()
         for watcher in self.supervisor.watchers.values():
             watcher.thread.join(5)
 
+    def step(self) -> None:
+        self.host = self._ensure_host()
+        self.supervisor.run_pass(timezone.now())
+
+    def engines(self) -> list[EngineProcess]:
+        return [engine for engine in self.host.list_engines() if engine.running]
+
+    def stop_engines(self) -> None:
+        """What `down` does: the keeper ends its engines and itself."""
+        self.host.shut_down(stop_engines=True, grace_s=0)
+        deadline = time.monotonic() + 5
+        while (self.folder / "nodehost.sock").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.kill()
+        with contextlib.suppress(HostUnreachable):
+            self.stop_engines()
+        self.supervisor.jobs.executor.shutdown(wait=True)
+
+    def _ensure_host(self) -> NodeHost:
+        return ensure_node_host(self.folder / "engines", socket_path=self.folder / "nodehost.sock")
+
+
+class Box:
+    """The pool with its first node. The samples of this world are of another year: placement of a simulated engine
+    looks at the node only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.world: World = make_world()
+        self.node = self.world.node
+        self.driver = FakeDriver()
+        self.worker = BoxWorker(self.node, folder, self.driver)
+        self.workers = [self.worker]
+        """Those that run; a test takes one out to cut it off."""
+        self.made = [self.worker]
+
+    @property
+    def host(self) -> NodeHost:
+        return self.worker.host
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self.worker.supervisor
+
+    def add_worker(self, name: str) -> BoxWorker:
+        """A further node with a data folder of its own."""
+        added = BoxWorker(make_node(name, now=timezone.now()), self.folder / name, self.driver)
+        self.workers.append(added)
+        self.made.append(added)
+        return added
+
+    def start_worker(self) -> None:
+        self.worker.start()
+
+    def kill_worker(self) -> None:
+        self.worker.kill()
+
     def kill_host(self) -> None:
         kill_node_host(self.folder / "engines")
+
+    def stop_engines(self) -> None:
+        self.worker.stop_engines()
 
     def scale(self, replicas: int) -> None:
         set_scale("chatty", 1, replicas=replicas, lane="", actor=ACTOR)
@@ -85,8 +141,8 @@ class Box:
     def step(self) -> None:
         """One pass of each loop."""
         replica_loop.run_pass(timezone.now())
-        self.host = ensure_node_host(self.folder / "engines", socket_path=self.folder / "nodehost.sock")
-        self.supervisor.run_pass(timezone.now())
+        for worker in self.workers:
+            worker.step()
 
     def run_until(self, condition: Callable[[], bool], *, limit_s: float = LIMIT_S) -> None:
         deadline = time.monotonic() + limit_s
@@ -101,7 +157,7 @@ class Box:
         return list(Replica.objects.filter(phase="ready"))
 
     def engines(self) -> list[EngineProcess]:
-        return [engine for engine in self.host.list_engines() if engine.running]
+        return [engine for worker in self.workers for engine in worker.engines()]
 
     def describe(self) -> list[tuple[object, ...]]:
         rows = Replica.objects.values_list(
@@ -114,15 +170,8 @@ class Box:
         return list(PhaseChange.objects.filter(replica_id=replica_id).values_list("phase", flat=True))
 
     def close(self) -> None:
-        self.supervisor.close()
-        for watcher in list(self.supervisor.watchers.values()):
-            watcher.thread.join(5)
-        with contextlib.suppress(HostUnreachable):
-            self.host.shut_down(stop_engines=True, grace_s=0)
-        deadline = time.monotonic() + 5
-        while (self.folder / "nodehost.sock").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.supervisor.jobs.executor.shutdown(wait=True)
+        for worker in self.made:
+            worker.close()
         connection.close()
 
 
