@@ -24,7 +24,7 @@ from launcher.servers import postgres_url
 
 COMMAND_S = 300
 LOWEST_PORT, HIGHEST_PORT = 22_000, 32_000
-ENGINE_MODULES = (b"workers.engines.sim_server", b"vllm.entrypoints", b"sluice_engine")
+ENGINE_MARKS = (b"workers.engines.sim_server", b"vllm.entrypoints", b"sluice-engine ")
 # Known in advance, so that a test can look for them everywhere (FC-20).
 SECRETS = {
     "SLUICE_SECRET_KEY": "canary-secret-key-3b1f60a9c2d84e57",
@@ -160,7 +160,7 @@ class Installed:
 
     def engines(self) -> list[Process]:
         """Leaders of engines only: what they fork has their command line too."""
-        found = self.find_by_command(*ENGINE_MODULES)
+        found = self.find_by_command(*ENGINE_MARKS)
         pids = {process.pid for process in found}
         return [process for process in found if find_parent(process.pid) not in pids]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from functools import partial
 
 import openai
 from openai.types.chat import ChatCompletionMessageParam
@@ -43,9 +42,10 @@ def test_a_streamed_chat_ends_with_done(sluice: Installed) -> None:
 def test_the_openai_client_gets_both(sluice: Installed) -> None:
     url = f"http://127.0.0.1:{sluice.gateway_port}/v1"
     with openai.OpenAI(api_key=sluice.key, base_url=url, max_retries=0) as client:
-        ask_for = partial(client.chat.completions.create, model="smollm2", messages=MESSAGES, max_tokens=6)
-        plain = ask_for(stream=False)
-        with ask_for(stream=True) as stream:
+        plain = client.chat.completions.create(model="smollm2", messages=MESSAGES, max_tokens=6)
+        with client.chat.completions.create(
+            model="smollm2", messages=MESSAGES, max_tokens=6, stream=True
+        ) as stream:
             chunks = list(stream)
         models = [model.id for model in client.models.list()]
 
