@@ -204,13 +204,14 @@ class Supervisor:
 
     def _watch(self, row: Replica, engine: EngineProcess) -> None:
         key = (row.pk, row.generation)
+        if any(self.jobs.is_running((job, *key)) for job in ("end", "stop", "kill")):
+            return
+        # A forked engine has its pid only once its runtime's fork server has imported what it needs.
+        if (row.engine, row.pid) != ("running", engine.pid):
+            note(seen(row), engine="running", pid=engine.pid, pid_started_ticks=engine.started_ticks)
         watcher = self.watchers.get(key)
         if watcher is not None and watcher.alive:
             return
-        if self.jobs.is_running(("end", *key)) or self.jobs.is_running(("kill", *key)):
-            return
-        if row.engine != "running":
-            note(seen(row), engine="running", pid=engine.pid, pid_started_ticks=engine.started_ticks)
         self.watchers[key] = self.starter.watch(row, engine)
         self.watchers[key].start()
 
