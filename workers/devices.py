@@ -252,17 +252,28 @@ def _take_lock(uuid: str, folders: Sequence[str]) -> int:
     name = re.sub(r"[^A-Za-z0-9-]", "_", uuid)
     folder = next((one for one in folders if os.access(one, os.W_OK)), folders[-1])
     path = f"{folder}/sluice-start-{name}.lock"
-    before = os.umask(0)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    finally:
-        os.umask(before)
+    descriptor = _open_shared(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise DeviceBusy("Another start holds this device; it is tried again.", device=uuid) from None
     return descriptor
+
+
+def _open_shared(path: str) -> int:
+    """A file that every user of the host may lock. The umask is the whole process's, so it is not touched.
+
+    Opened without O_CREAT first: the kernel refuses O_CREAT on another user's file in a sticky folder.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        descriptor = os.open(path, flags | os.O_CREAT, 0o666)
+        with contextlib.suppress(PermissionError):
+            os.fchmod(descriptor, 0o666)
+        return descriptor
 
 
 def _read_memory(path: Path) -> tuple[int | None, int | None]:

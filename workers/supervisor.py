@@ -22,7 +22,7 @@ from pool.models import Intent, Node, Replica
 from pool.ports import EngineHost, EngineProcess
 from pool.reconcilers.replicas import step_replica
 from pool.services.intents import claim_intent, finish_intent, list_open_intents
-from pool.services.nodes import renew_lease
+from pool.services.nodes import renew_lease, store_facts
 from pool.services.replicas import note, note_failure, seen
 from workers.engine_start import EngineKey, EngineStarter, StartRefused
 from workers.jobs import Jobs
@@ -53,6 +53,7 @@ class Supervisor:
     memory_is_back: Callable[[EngineProcess], bool]
     jobs: Jobs = field(default_factory=Jobs)
     watchers: dict[EngineKey, Watcher] = field(default_factory=dict)
+    has_passed: bool = False
 
     def run_pass(self, now: datetime) -> dict[str, object]:
         if not renew_lease(self.node, holder=self.holder, now=now):
@@ -69,6 +70,7 @@ class Supervisor:
         coming = (row for row in rows.values() if row.phase in ("starting", "loading"))
         self.starter.release_locks(starting=frozenset((row.pk, row.generation) for row in coming))
         self.watchers = {key: watcher for key, watcher in self.watchers.items() if watcher.alive}
+        self.has_passed = True
         return {}
 
     def _load_rows(self, engines: dict[EngineKey, EngineProcess]) -> list[Replica]:
@@ -99,8 +101,7 @@ class Supervisor:
 
     def _report_strays(self, strays: int) -> None:
         if self.node.facts.get("stale_engines") != strays:
-            self.node.facts["stale_engines"] = strays
-            Node.objects.filter(pk=self.node.pk).update(facts=self.node.facts)
+            store_facts(self.node, stale_engines=strays)
 
     # Intents ----------------------------------------------------------------------------------------------
 
@@ -182,10 +183,8 @@ class Supervisor:
         if row.phase == "draining":
             note(seen(row), engine="gone", pid=None)
         else:
-            failure = Failure(
-                FailureKind.TRANSIENT, "engine_lost", "The host has no such engine any more (restarted?)."
-            )
-            note_failure(seen(row), failure, engine="gone", pid=None)
+            failure = Failure(FailureKind.TRANSIENT, "engine_lost", "The host has no such engine any more.")
+            note_failure(seen(row), self._unless_stopped(failure), engine="gone", pid=None)
         step_replica(row.pk, timezone.now())
 
     def _note_end(self, row: Replica, engine: EngineProcess) -> None:
@@ -199,8 +198,16 @@ class Supervisor:
             return
         tail = LogFollower.at(engine.log_path).tail()
         failure = self.starter.explain_end(row, engine, tail)
+        failure = self._unless_stopped(failure)
         note_failure(seen(row), failure, engine=state, pid=None, log_tail=redact(tail))
         step_replica(row.pk, timezone.now())
+
+    def _unless_stopped(self, failure: Failure) -> Failure:
+        """What this worker finds ended when it comes ended while nobody watched: with its host or installation."""
+        if self.has_passed:
+            return failure
+        text = "It ended while no worker ran on this node: the host or the installation was stopped."
+        return Failure(FailureKind.INTERRUPTED, "host_stopped", text)
 
     def _watch(self, row: Replica, engine: EngineProcess) -> None:
         key = (row.pk, row.generation)

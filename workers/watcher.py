@@ -32,7 +32,7 @@ from pool.domain.redaction import redact
 from pool.domain.replica import Phase, Report
 from pool.domain.start_errors import StartFailure
 from pool.domain.startup import warm_up_budget
-from pool.models import DeviceClaim, Replica
+from pool.models import Replica
 from pool.ports import EngineDriver, EngineLoad, EngineProcess, EngineSpec
 from pool.queries.acknowledgements import count_in_flight, list_live_gateways
 from pool.reconcilers.replicas import step_replica
@@ -147,7 +147,6 @@ class Watcher:
             max_model_len=printed.get("max_model_len") or row.max_model_len,
             figures=row.figures | {"printed": printed},
         )
-        DeviceClaim.objects.filter(replica_id=row.pk, generation=row.generation).delete()
         return 0.0
 
     def _while_warming(self, row: Replica) -> float:

@@ -26,6 +26,8 @@ class FailureKind(StrEnum):
     """Time does not heal it (bad argument, cache too small): only an operator moves it on."""
     TRANSIENT = "transient"
     """May heal by itself: retried with back-off, a bounded number of times."""
+    INTERRUPTED = "interrupted"
+    """Ended with its host or installation, not by itself: started again at once, and counted for nothing."""
     UNPLACED = "unplaced"
     """No node has room. Nothing was started, so looking again costs nothing: retried without bound."""
 
@@ -58,6 +60,8 @@ def record_failure(
 
     `ready_for`: how long the engine was ready; None when it never was.
     """
+    if failure.kind is FailureKind.INTERRUPTED:
+        return history, now
     if failure.kind is FailureKind.UNPLACED:
         return history, now + MAX_DELAY
     after = _with_failure(history, ready_for, now)

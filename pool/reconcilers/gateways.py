@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from pool.models import GatewayInstance, RoutingState
 from pool.services.delivery import connect, deliver
-from pool.services.gateways import note_beat
+from pool.services.gateways import note_beat, note_gone
 from pool.services.routing import current_delivery
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,6 @@ def mark_gone(now: datetime) -> list[str]:
             and not os.path.exists(f"/proc/{gateway.pid}")
         )
         if dead or gateway.seen_at < now - FORGET_AFTER:
-            GatewayInstance.objects.filter(pk=gateway.pk, seen_at=gateway.seen_at).update(gone_at=now)
+            note_gone(gateway, now=now)
             marked.append(gateway.pk)
     return marked

@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import psycopg
-from django.db import DatabaseError, InterfaceError, close_old_connections, connection, transaction
+from django.db import DatabaseError, InterfaceError, close_old_connections, connection
 from django.utils import timezone
 
-from pool.models import LoopLease
+from pool.services.leases import LEASE_LENGTH, claim_lease, release_lease, store_report
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = "sluice_changed"
-LEASE_LENGTH = timedelta(seconds=5)
 LONGEST_WAIT_S = 1.0
 """A lost notification costs at most this much."""
 SHORTEST_WAIT_S = 0.05
@@ -65,7 +64,7 @@ class Loop:
                 return False
             report = self.work(now)
             if self.leased and report != self.reported:
-                LoopLease.objects.filter(name=self.name, holder=self.holder).update(report=report)
+                store_report(self.name, self.holder, report)
                 self.reported = report
             self.passes += 1
             return True
@@ -104,26 +103,11 @@ class Loop:
         if not self.leased:
             return
         try:
-            LoopLease.objects.filter(name=self.name, holder=self.holder).update(until=timezone.now())
+            release_lease(self.name, self.holder, now=timezone.now())
         except (DatabaseError, InterfaceError):
             logger.info("loop %s: lease not released, it runs out by itself", self.name)
         finally:
             close_old_connections()
-
-
-def claim_lease(name: str, holder: uuid.UUID, *, now: datetime) -> bool:
-    """Takes or renews the lease; False while another holder's is valid."""
-    until = now + LEASE_LENGTH
-    with transaction.atomic():
-        lease, created = LoopLease.objects.select_for_update().get_or_create(
-            name=name, defaults={"holder": holder, "until": until, "beat_at": now}
-        )
-        if created:
-            return True
-        if lease.holder != holder and lease.until > now:
-            return False
-        LoopLease.objects.filter(name=name).update(holder=holder, until=until, beat_at=now)
-    return True
 
 
 class Listener(threading.Thread):

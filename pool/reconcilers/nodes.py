@@ -9,7 +9,7 @@ from django.db.models import Count, Q
 
 from pool.domain.node import FreezeNode, MoveNode, NodeFacts, NodePhase, NodeWish, PoolView, next_step
 from pool.models import GatewayInstance, Node
-from pool.services.nodes import move_node
+from pool.services.nodes import move_node, show_reason
 
 GATEWAY_SILENT_AFTER = timedelta(seconds=3)
 PROBE_STALLED_AFTER = timedelta(seconds=40)
@@ -47,9 +47,7 @@ def run_pass(now: datetime, *, watching_for: timedelta) -> dict[str, object]:
         elif isinstance(decision, FreezeNode):
             frozen[node.name] = decision.reason
             if node.reason_code != decision.code:
-                Node.objects.filter(pk=node.pk, phase=node.phase).update(
-                    reason_code=decision.code, reason_text=decision.reason
-                )
+                show_reason(node, decision.code, decision.reason)
         else:
             _show_queue(node, now)
     return {"nodes": len(leased), "missing": view.nodes_missing, "frozen": frozen}
@@ -83,8 +81,6 @@ def _show_queue(node: Node, now: datetime) -> None:
     stalled = sent_at is not None and (seen_at is None or sent_at - seen_at > PROBE_STALLED_AFTER)
     if stalled and node.reason_code != "queue_stalled":
         text = "The worker renews its lease, but takes no task from its queue. It restarts its consumer by itself."
-        Node.objects.filter(pk=node.pk, phase=node.phase).update(
-            reason_code="queue_stalled", reason_text=text
-        )
+        show_reason(node, "queue_stalled", text)
     elif not stalled and node.reason_code == "queue_stalled":
-        Node.objects.filter(pk=node.pk, phase=node.phase).update(reason_code="", reason_text="")
+        show_reason(node, "", "")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, InterfaceError, transaction
+from django.db import DatabaseError, InterfaceError
 from django.db.models import Count
 
 from pool.domain.node import NodePhase
@@ -27,11 +26,11 @@ from pool.domain.replica import (
     Wish,
     next_step,
 )
-from pool.domain.victims import Victim, pick_victims
 from pool.models import Replica, Scale
 from pool.queries.acknowledgements import GatewayView, count_in_flight, is_acknowledged, list_live_gateways
 from pool.reconcilers.placing import Placing
 from pool.services.replicas import (
+    Because,
     begin_drain,
     drain_deadline,
     fail,
@@ -41,14 +40,14 @@ from pool.services.replicas import (
     retry,
     seen,
     send_stop,
+    show_reason,
 )
+from pool.services.scales import match_scale
 
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 120
 """A 4,000-token answer at 40 tokens/s takes 100 s; what is still running then ends with a typed error."""
-
-_ID_LETTERS = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 def run_pass(now: datetime) -> dict[str, object]:
@@ -73,39 +72,13 @@ def step_replica(replica_id: str, now: datetime) -> None:
 
 def match_scales(now: datetime) -> int:
     """Creates the missing rows and marks the surplus ones. Returns how many rows it touched."""
-    touched = 0
     wanted = Replica.objects.filter(wish="run").values_list("release_id", "lane").annotate(count=Count("pk"))
     have = {(release_id, lane): count for release_id, lane, count in wanted.order_by()}
-    for scale in Scale.objects.all():
-        if have.get((scale.release_id, scale.lane), 0) == scale.replicas:
-            continue
-        with transaction.atomic():
-            locked = Scale.objects.select_for_update().filter(pk=scale.pk).first()
-            if locked is not None:
-                touched += _match_scale(locked, now)
-    return touched
-
-
-def _match_scale(scale: Scale, now: datetime) -> int:
-    rows = list(Replica.objects.filter(release_id=scale.release_id, lane=scale.lane, wish="run"))
-    surplus = len(rows) - scale.replicas
-    if surplus > 0:
-        victims = pick_victims((_victim(row) for row in rows), count=surplus)
-        return Replica.objects.filter(pk__in=victims).update(wish="stop")
-    for _ in range(-surplus):
-        Replica.objects.create(
-            id="r" + "".join(secrets.choice(_ID_LETTERS) for _ in range(10)),
-            release_id=scale.release_id,
-            lane=scale.lane,
-            phase_entered_at=now,
-            created_at=now,
-        )
-    return max(0, -surplus)
-
-
-def _victim(row: Replica) -> Victim:
-    running = row.load.get("running")
-    return Victim(id=row.pk, phase=Phase(row.phase), in_flight=running if isinstance(running, int) else None)
+    return sum(
+        match_scale(scale.pk, now=now)
+        for scale in Scale.objects.all()
+        if have.get((scale.release_id, scale.lane), 0) != scale.replicas
+    )
 
 
 def _step_safely(
@@ -186,6 +159,4 @@ def _apply(row: Replica, decision: Decision, placing: Placing, now: datetime) ->
 def _show_waiting(row: Replica, reason: str) -> None:
     """What it waits for is shown where the phase has no reason of its own from a failure."""
     if row.phase in ("pending", "draining") and row.reason_text != reason:
-        Replica.objects.filter(pk=row.pk, generation=row.generation, phase=row.phase).update(
-            reason_code="waiting", reason_text=reason
-        )
+        show_reason(seen(row), Because("waiting", reason))

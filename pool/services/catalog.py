@@ -27,6 +27,8 @@ from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
 
+MOST_LANES = 32
+LARGEST_WHOLE = 2**31 - 1
 SIMULATED = "sim:"
 """Sources without files: only a simulated engine serves them."""
 
@@ -137,9 +139,14 @@ def _write_lanes(model: Model, lanes: Sequence[LaneWish]) -> None:
 def _check_lanes(lanes: Sequence[LaneWish]) -> None:
     if not lanes:
         raise Invalid("A model needs at least one lane.")
+    if len(lanes) > MOST_LANES:
+        raise Invalid(f"A model has at most {MOST_LANES} lanes.")
     problems = []
     for lane in lanes:
         check_name("lane", lane.name)
+        figures = (lane.max_prompt_tokens or 1, lane.concurrency, lane.ttft_target_ms)
+        if lane.max_prompt_tokens == 0 or not all(1 <= figure <= LARGEST_WHOLE for figure in figures):
+            problems.append(f"the figures of lane '{lane.name}' are whole numbers from 1 to {LARGEST_WHOLE}")
     edges = [lane.max_prompt_tokens for lane in lanes]
     if edges[-1] is not None or any(edge is None for edge in edges[:-1]):
         problems.append("exactly the last lane has no upper edge")
@@ -206,7 +213,10 @@ def retire_version(model_name: str, version_name: str, *, actor: Actor) -> Versi
 def ask_full_check(model_name: str, version_name: str, *, actor: Actor) -> int:
     """Every node that holds the version hashes all its files again. Returns the number of nodes asked."""
     with transaction.atomic():
-        rows = VersionPresence.objects.filter(version__model__name=model_name, version__name=version_name)
+        version = Version.objects.filter(model__name=model_name, name=version_name).first()
+        if version is None:
+            raise not_found("version", version_name)
+        rows = VersionPresence.objects.filter(version=version)
         asked = rows.update(full_check_wanted=True)
         record(actor, "version.verify", subject=f"model/{model_name}/version/{version_name}", nodes=asked)
     return asked

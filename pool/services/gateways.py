@@ -57,3 +57,8 @@ def _time(value: object) -> datetime | None:
         return None
     at = datetime.fromisoformat(str(value))
     return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def note_gone(gateway: GatewayInstance, *, now: datetime) -> None:
+    """Its death was observed; a beat that came meanwhile wins."""
+    GatewayInstance.objects.filter(pk=gateway.pk, seen_at=gateway.seen_at).update(gone_at=now)

@@ -172,3 +172,14 @@ def move_node(node: Node, decision: MoveNode, *, now: datetime) -> bool:
                 reason=decision.reason,
             )
     return bool(moved)
+
+
+def show_reason(node: Node, code: str, text: str) -> None:
+    """Why the node stays in its phase; void when the phase has moved."""
+    Node.objects.filter(pk=node.pk, phase=node.phase).update(reason_code=code, reason_text=text)
+
+
+def store_facts(node: Node, **facts: object) -> None:
+    """Merged into what is known of the host."""
+    node.facts = node.facts | facts
+    Node.objects.filter(pk=node.pk).update(facts=node.facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from django.db import transaction
@@ -10,6 +11,11 @@ from pool.models import Model, Plan, PlanInForce, Release
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import TableNumber, rebuild_table
+
+
+MOST_PINS = 256
+LONGEST_LABEL = 63
+LARGEST_SHADOW = 4096
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,19 @@ def _check(model: Model, wish: PlanWish) -> None:
             )
         problems += _weight_problems(f"lanes.{lane}", weights, known)
     problems += [f"pins: there is no release {n}" for n in wish.pins.values() if n not in known]
+    problems += _size_problems(wish)
     if problems:
         raise Invalid(f"The plan is refused: {'; '.join(problems)}.", problems=problems)
+
+
+def _size_problems(wish: PlanWish) -> list[str]:
+    """A plan travels to every gateway with each routing table."""
+    problems = []
+    if len(wish.pins) > MOST_PINS or any(not 1 <= len(label) <= LONGEST_LABEL for label in wish.pins):
+        problems.append(f"pins: at most {MOST_PINS}, with labels of 1 to {LONGEST_LABEL} characters")
+    if wish.shadow is not None and len(json.dumps(wish.shadow)) > LARGEST_SHADOW:
+        problems.append(f"shadow: at most {LARGEST_SHADOW} characters of JSON")
+    return problems
 
 
 def _weight_problems(where: str, weights: dict[int, int], known: set[int]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,9 @@ from pool.services.catalog import ReleaseWish, VersionWish
 from pool.weights import SourceNotFound, inspect_files, locate, scan_folder
 
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
 class RemoteCodeRefused(PoolError):
     """The files name code of their own (auto_map), and nobody approved it (FC-52)."""
 
@@ -50,6 +54,10 @@ def register_version(
     Raises InvalidSource, PathOutsideRoots, SourceNotFound, FilesBroken, BadModelConfig, RemoteCodeRefused.
     """
     parsed = parse_source(source, revision=revision)
+    if approve_remote_code and isinstance(parsed, HubSource) and not _COMMIT.fullmatch(parsed.revision):
+        raise RemoteCodeRefused(
+            "Code can only be approved of one commit: give the repository's commit (40 hexadecimal digits) as revision."
+        )
     facts = _inspect(parsed)
     if facts is not None and facts.has_remote_code and not approve_remote_code:
         raise RemoteCodeRefused(

@@ -202,7 +202,8 @@ def report(at: Seen, what: Report, *, because: Because, now: datetime, **values:
         values |= {"ready_at": now, "routed": True, "failed_starts": 0}
     with transaction.atomic():
         moved = move(at, target, because=because, now=now, **values)
-        if moved and what is Report.WARMED_UP:
+        if moved and what is Report.ENGINE_ANSWERS:
+            # Its memory is profiled: the next start on the device may begin.
             DeviceClaim.objects.filter(replica_id=at.id, generation=at.generation).delete()
     return moved is not None
 
@@ -210,6 +211,13 @@ def report(at: Seen, what: Report, *, because: Because, now: datetime, **values:
 def note(at: Seen, **values: Any) -> bool:
     """Facts of the current generation that move nothing: stage, load, log tail, engine seen or ended."""
     return bool(Replica.objects.filter(pk=at.id, generation=at.generation).update(**values))
+
+
+def show_reason(at: Seen, because: Because) -> None:
+    """Why the replica stays in its phase; void when it has moved."""
+    Replica.objects.filter(pk=at.id, generation=at.generation, phase=at.phase).update(
+        reason_code=because.code, reason_text=because.text
+    )
 
 
 def note_failure(at: Seen, failure: Failure, **values: Any) -> bool:

@@ -240,3 +240,24 @@ def test_a_failing_update_does_not_take_the_good_replicas_fc18(box: Box) -> None
 
     assert Replica.objects.filter(phase="ready").count() == 1
     assert len(routed(box)) == 1
+
+
+def test_a_stop_of_the_installation_is_no_crash(box: Box) -> None:
+    box.scale(1)
+    (row,) = box.run_until_ready()
+
+    for generation in range(2, 6):
+        box.kill_worker()
+        box.stop_engines()
+        box.start_worker()
+        box.run_until(lambda generation=generation: _is_ready(generation))  # type: ignore[misc]
+
+    row.refresh_from_db()
+    assert (row.failed_starts, row.crashes_at) == (0, [])
+    assert set(PhaseChange.objects.filter(phase="failed").values_list("reason_code", flat=True)) == {
+        "host_stopped"
+    }
+
+
+def _is_ready(generation: int) -> bool:
+    return Replica.objects.filter(phase="ready", generation=generation).exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +26,7 @@ _COMMON_ENV: Mapping[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
+    "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_LOGGING_COLOR": "0",
@@ -48,6 +50,11 @@ _SWITCHES: Mapping[str, str] = {
     "enable_chunked_prefill": "enable-chunked-prefill",
 }
 GIB = 2**30
+# A name that never resolves (RFC 2606): an image by URL would make the engine fetch what a caller names, from
+# inside the network (FC-50). Images in the request itself (data:) are taken.
+NO_MEDIA_DOMAIN = "none.invalid"
+# A Unix socket's path ends at 107 bytes; the engine adds a slash and 36 characters.
+LONGEST_RPC_FOLDER_BYTES = 68
 
 
 class RemoteCodeRefused(PoolError):
@@ -151,6 +158,7 @@ def _flags(spec: EngineSpec, settings: EngineSettings) -> Iterator[str]:
     yield from ("--model", spec.model_path, "--served-model-name", spec.served_model_name)
     yield from _address_flags(spec)
     yield from ("--shutdown-timeout", "0", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
+    yield from ("--allowed-media-domains", NO_MEDIA_DOMAIN)
     yield from ("--dtype", settings.dtype)
     for name, flag in _VALUE_FLAGS.items():
         value = getattr(settings, name)
@@ -234,6 +242,9 @@ def _engine_env(spec: EngineSpec, settings: EngineSettings) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{caches}/triton",
         "CUDA_CACHE_PATH": f"{caches}/cuda",
     }
+    # Its processes' sockets go with the engine's folder; the default leaves them in /tmp, one set for each start.
+    if len(os.fsencode(spec.directory)) <= LONGEST_RPC_FOLDER_BYTES:
+        env["VLLM_RPC_BASE_PATH"] = spec.directory
     if spec.device_uuids and spec.runtime.platform == "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.device_uuids)
     if spec.internal_ports:

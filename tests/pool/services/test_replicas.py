@@ -113,7 +113,7 @@ def test_a_stopped_replica_gives_its_reservations_back() -> None:
     world = make_world()
     row = make_replica(world, phase="draining")
     PortReservation.objects.create(node=world.node, port=21000, replica=row, generation=1)
-    DeviceClaim.objects.create(node=world.node, device_uuid="cpu-0", replica=row, generation=1)
+    DeviceClaim.objects.create(node=world.node, device_uuid="cpu", replica=row, generation=1)
 
     assert mark_stopped(seen(row), reason="gone", now=LATER)
 

@@ -49,7 +49,7 @@ def make_node(name: str = "node-a", *, now: datetime = NOW) -> Node:
     NodeLease.objects.create(
         node=node, holder=uuid.uuid4(), renewed_at=now, until=now + timedelta(seconds=10)
     )
-    device = Device.objects.create(node=node, index=0, uuid="cpu-0", kind="cpu", name="CPU")
+    device = Device.objects.create(node=node, index=0, uuid="cpu", kind="cpu", name="CPU")
     DeviceMemory.objects.create(
         device=device,
         total_bytes=16 * GIB,
