@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from typing import Any, cast
@@ -18,8 +19,8 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.urls import re_path
 
-from console.bodies import App, Receive, Scope, Send, take_bodies
-from console.errors import TABLE, close_code_for, find_failure
+from console.bodies import App, Receive, Scope, Send, refuse, take_bodies
+from console.errors import TABLE, close_code_for, find_failure, make_failure
 from console.live.routing import websocket_urlpatterns
 from pool.env import env_int
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 WEB_THREADS = env_int("SLUICE_WEB_THREADS", 6, minimum=1, maximum=64)
 # Of 4 KiB: the largest static file fits, so that a slow reader holds no thread.
 ANSWER_PIECES = 1024
+SIGN_INS_AT_ONCE = 1
+SIGN_INS_WAITING = 16
 
 
 def clean_requests(app: App) -> App:
@@ -72,6 +75,27 @@ def same_origin_only(app: App) -> App:
     return checked
 
 
+def few_sign_ins(app: App) -> App:
+    """Checking a password takes half a second of a core on purpose: a flood of them must not take all threads."""
+    turn, waiting = asyncio.Semaphore(SIGN_INS_AT_ONCE), 0
+
+    async def limited(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal waiting
+        if scope["method"] != "POST" or scope["path"] != settings.LOGIN_URL:
+            await app(scope, receive, send)
+        elif waiting >= SIGN_INS_WAITING:
+            await refuse(send, make_failure("too_many_requests", "Too many sign-ins at once."))
+        else:
+            waiting += 1
+            try:
+                async with turn:
+                    await app(scope, receive, send)
+            finally:
+                waiting -= 1
+
+    return limited
+
+
 async def no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "websocket.close", "code": TABLE["not_found"].close_code})
 
@@ -82,7 +106,7 @@ _pages = cast(
 )
 application = ProtocolTypeRouter(
     {
-        "http": clean_requests(take_bodies(_pages)),
+        "http": clean_requests(take_bodies(few_sign_ins(_pages))),
         "websocket": close_on_failure(
             AllowedHostsOriginValidator(same_origin_only(AuthMiddlewareStack(_sockets)))
         ),

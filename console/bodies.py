@@ -35,9 +35,9 @@ def take_bodies(app: App, *, timeout_s: float = BODY_TIMEOUT_S) -> App:
             async with asyncio.timeout(timeout_s):
                 body = await _read(receive, limit=settings.DATA_UPLOAD_MAX_MEMORY_SIZE or 0)
         except TimeoutError:
-            await _refuse(send, make_failure("request_timeout", "The body did not arrive in time."))
+            await refuse(send, make_failure("request_timeout", "The body did not arrive in time."))
         except BodyTooLarge:
-            await _refuse(send, make_failure("request_too_large", "The body is larger than 1 MiB."))
+            await refuse(send, make_failure("request_too_large", "The body is larger than 1 MiB."))
         except SenderGone:
             return
         else:
@@ -70,7 +70,7 @@ def _with_length(headers: list[tuple[bytes, bytes]], length: int) -> list[tuple[
     return [*kept, (b"content-length", str(length).encode())] if len(kept) < len(headers) else kept
 
 
-async def _refuse(send: Send, failure: Failure) -> None:
+async def refuse(send: Send, failure: Failure) -> None:
     """And closes: the rest of the body is not wanted."""
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": failure.status, "headers": headers})

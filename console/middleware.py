@@ -44,12 +44,19 @@ class RequestIdentity:
 def _refusal(request: HttpRequest) -> Failure | None:
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         return make_failure("malformed_request", "NUL characters are not accepted.")
+    if request.method == "POST" and not request.path.startswith("/api/") and _holds_nul(request.body):
+        return make_failure("malformed_request", "NUL characters are not accepted.")
     # WSGI reads as much as Content-Length says: a chunked body would be taken for an empty one.
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "") and not request.META.get("CONTENT_LENGTH"):
         return make_failure("length_required", "Bodies need a Content-Length here.")
     if not request.path.startswith(WITHOUT_DATABASE) and not gate.is_open():
         return database_down()
     return None
+
+
+def _holds_nul(form: bytes) -> bool:
+    """PostgreSQL stores none, and not every field of a page is a form's that would say so."""
+    return b"\0" in form or b"%00" in form
 
 
 class ErrorPages:

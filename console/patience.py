@@ -7,6 +7,7 @@ event loop's time, and answers that nobody reads are kept.
 from __future__ import annotations
 
 import asyncio
+
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_S = 10.0

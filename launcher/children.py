@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 Identity = Literal["plain", "namespace", "nobody"]
+# Whatever the caller's: sockets and files of an installation are nobody else's.
+PRIVATE_UMASK = 0o077
 EXEC_CHILD = Path(__file__).with_name("exec_child.py")
 
 
@@ -34,6 +36,7 @@ def spawn(
             cwd=cwd,
             env=dict(env),
             start_new_session=True,
+            umask=PRIVATE_UMASK,
         )
 
 

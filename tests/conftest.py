@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
@@ -54,6 +55,12 @@ def _plain_static_files(settings: Any) -> None:
 def _open_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that fakes a database failure closes the process's gate; the next one finds it open."""
     monkeypatch.setattr(gate, "_is_down", False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_password_hashes() -> None:
+    """A sound hash costs a tenth of a second on purpose; hundreds of test users need none."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture

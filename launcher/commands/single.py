@@ -2,8 +2,10 @@
 managers."""
 
 import argparse
+import os
 import sys
 
+from launcher.children import PRIVATE_UMASK
 from launcher.environments import ensure_console
 from launcher.handing_over import (
     check_needed,
@@ -35,4 +37,5 @@ def run(name: str, arguments: list[str]) -> int:
     console = ensure_console(progress)
     if name == "worker":
         env |= prepare_runtimes(surroundings, progress)
+    os.umask(PRIVATE_UMASK)
     hand_over(console.python, ["-m", *list_modules(surroundings.installation)[name], *passed_on], env=env)

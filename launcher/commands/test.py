@@ -39,7 +39,17 @@ def run(name: str, arguments: list[str]) -> int:
             "SLUICE_TEST_ENGINE_PLUGIN": str(plugin or ""),
             "SLUICE_TEST_DEMO_MODEL": str(ensure_demo_model(engine, progress)),
         }
-    hand_over(dev.python, ["-m", "pytest", *arguments], env=env)
+    hand_over(dev.python, ["-m", "pytest", *spread(arguments), *arguments], env=env)
+
+
+def spread(arguments: list[str]) -> list[str]:
+    """A process per core for a whole run; files stay together, since many share a server or an engine."""
+    chosen = any(
+        re.match(r"-n\d*$|-n=|--numprocesses|-p$|--pdb|-x$|--collect-only", word) for word in arguments
+    )
+    if chosen or _names_paths(arguments):
+        return []
+    return ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
 
 
 def wants(mark: str, arguments: list[str]) -> bool:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -53,6 +54,35 @@ async def test_headers_with_underscores_do_not_pass_for_others(asgi: Any) -> Non
     await ask(asgi.clean_requests(app), {"headers": [(b"x-a", b"1"), (b"x_a", b"2")]})
 
     assert seen == [(b"x-a", b"1")]
+
+
+async def test_a_flood_of_sign_ins_is_checked_one_by_one_and_disturbs_nobody(asgi: Any) -> None:
+    running: list[str] = []
+    at_once = 0
+    go_on = asyncio.Event()
+
+    async def app(scope: dict[str, Any], _receive: Any, send: Any) -> None:
+        nonlocal at_once
+        running.append(scope["path"])
+        at_once = max(at_once, running.count("/sign-in/"))
+        if scope["method"] == "POST":
+            await go_on.wait()
+        running.remove(scope["path"])
+        await send({"type": "http.response.start", "status": 200})
+
+    limited = asgi.few_sign_ins(app)
+    flood = [
+        asyncio.create_task(ask(limited, {"method": "POST", "path": "/sign-in/"}))
+        for _ in range(asgi.SIGN_INS_WAITING + 5)
+    ]
+    await asyncio.sleep(0)
+    others = [await ask(limited, {"method": "GET", "path": path}) for path in ("/sign-in/", "/")]
+    go_on.set()
+    statuses = [(await one)[0]["status"] for one in flood]
+
+    assert [sent[0]["status"] for sent in others] == [200, 200]
+    assert (statuses.count(200), statuses.count(429)) == (asgi.SIGN_INS_WAITING, 5)
+    assert at_once <= 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from console.live.screens import tones
-from console.live.screens.overview import model_row, short_table
+from console.live.screens.overview import model_row
 from console.live.screens.plans import plan_rows, rollback_cells
 from console.live.screens.rows import Tree, gateway_row, hue_of, replica_row, share_rows
 from console.live.screens.versions import version_row
@@ -40,7 +40,7 @@ def build_model(name: str) -> Tree:
     simulated = {row.name: row.kind == "sim" for row in list_runtimes()}
     tree = model_tree(view, replicas, simulated)
     table = find_table_state()
-    tree["table"] = short_table(table.epoch, table.version) if table else _("none yet")
+    tree["table"] = str(table.version) if table else _("none yet")
     tree["gateways"] = [gateway_row(row) for row in list_gateways(now=now) if row.gone_at is None]
     tree["no_gateways"] = not tree["gateways"]
     return tree

@@ -42,7 +42,7 @@ def overview_tree(seen: Overview) -> Tree:
 
 
 def headline(seen: Overview) -> str:
-    """“3 of 3 replicas ready, 2 gateways on table 1795….42.”"""
+    """“3 of 3 replicas ready, 2 gateways on table 42.”"""
     counts = seen.counts
     replicas = ngettext(
         "%(ready)d of %(wanted)d replica ready",
@@ -56,14 +56,8 @@ def headline(seen: Overview) -> str:
     return _("%(replicas)s, %(gateways)s on table %(table)s.") % {
         "replicas": replicas,
         "gateways": gateways if in_step else _("no gateway"),
-        "table": short_table(seen.table.epoch, seen.table.version),
+        "table": str(seen.table.version),
     }
-
-
-def short_table(epoch: int, version: int) -> str:
-    """The epoch is a time stamp that rarely changes: four digits are enough to tell two apart by eye."""
-    text = str(epoch)
-    return f"{text[:4]}….{version}" if len(text) > 6 else f"{text}.{version}"
 
 
 def _headline_tone(seen: Overview, problems: list[Tree]) -> str:

@@ -70,6 +70,13 @@ def test_another_method_is_405(as_operator: APIClient) -> None:
     assert "error" in answer.json()
 
 
+@pytest.mark.parametrize("form", [b"lane=%00", b"lane=\0"])
+def test_nul_in_a_form_is_400(as_operator: APIClient, form: bytes) -> None:
+    answer = as_operator.post("/sign-in/", form, content_type="application/x-www-form-urlencoded")
+
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("path", ["/api/v1/models/a%00b/", "/api/v1/audit/?subject=a%00b"])
 def test_nul_in_an_address_is_400(as_operator: APIClient, path: str) -> None:
     answer = as_operator.get(path)

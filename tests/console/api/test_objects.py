@@ -398,6 +398,17 @@ def test_a_models_own_code_needs_an_approval(as_operator: APIClient, tmp_path: P
     assert AuditEntry.objects.get().details == {"code": "remote_code"}
 
 
+def test_fc52_code_from_a_hub_is_approved_of_one_commit_only(as_admin: APIClient) -> None:
+    factories.make_model("m")
+    wish = {"source": "hub:org/name", "approve_remote_code": True}
+
+    moving = [as_admin.post(f"{V1}/models/m/versions/", wish | {"revision": name}) for name in ("", "main")]
+    pinned = as_admin.post(f"{V1}/models/m/versions/", wish | {"revision": "a1" * 20})
+
+    assert [error_of(answer)["code"] for answer in moving] == ["remote_code"] * 2
+    assert pinned.status_code == 201, pinned.content
+
+
 def write_safetensors(path: Path, *, cut_bytes: int = 0) -> None:
     header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}).encode()
     content = len(header).to_bytes(8, "little") + header + bytes(16)

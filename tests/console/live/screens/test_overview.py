@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from console.live.screens.overview import overview_tree, short_table
+from console.live.screens.overview import overview_tree
 from pool.models import GatewayInstance, Node, Replica
 from pool.queries.overview import load_overview
 from tests import factories
@@ -60,8 +60,3 @@ def test_a_calm_pool_is_ok() -> None:
 
     assert tree["problems"] == []
     assert tree["tone"] == "ok"
-
-
-@pytest.mark.parametrize(("epoch", "version", "shown"), [(1795980996, 42, "1795….42"), (7, 3, "7.3")])
-def test_a_table_number_is_short_enough_to_compare(epoch: int, version: int, shown: str) -> None:
-    assert short_table(epoch, version) == shown
