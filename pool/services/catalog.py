@@ -144,9 +144,7 @@ def _check_lanes(lanes: Sequence[LaneWish]) -> None:
     problems = []
     for lane in lanes:
         check_name("lane", lane.name)
-        figures = (lane.max_prompt_tokens or 1, lane.concurrency, lane.ttft_target_ms)
-        if lane.max_prompt_tokens == 0 or not all(1 <= figure <= LARGEST_WHOLE for figure in figures):
-            problems.append(f"the figures of lane '{lane.name}' are whole numbers from 1 to {LARGEST_WHOLE}")
+        problems += _figure_problems(lane)
     edges = [lane.max_prompt_tokens for lane in lanes]
     if edges[-1] is not None or any(edge is None for edge in edges[:-1]):
         problems.append("exactly the last lane has no upper edge")
@@ -157,6 +155,13 @@ def _check_lanes(lanes: Sequence[LaneWish]) -> None:
         problems.append("each lane has a name of its own")
     if problems:
         raise Invalid(f"The lanes are refused: {'; '.join(problems)}.", problems=problems)
+
+
+def _figure_problems(lane: LaneWish) -> list[str]:
+    edge = 1 if lane.max_prompt_tokens is None else lane.max_prompt_tokens
+    if all(1 <= figure <= LARGEST_WHOLE for figure in (edge, lane.concurrency, lane.ttft_target_ms)):
+        return []
+    return [f"the figures of lane '{lane.name}' are whole numbers from 1 to {LARGEST_WHOLE}"]
 
 
 def create_version(model_name: str, wish: VersionWish, *, actor: Actor) -> Version:

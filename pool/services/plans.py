@@ -12,7 +12,6 @@ from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import TableNumber, rebuild_table
 
-
 MOST_PINS = 256
 LONGEST_LABEL = 63
 LARGEST_SHADOW = 4096

@@ -30,7 +30,6 @@ from pool.services.audit import Actor
 from pool.services.catalog import ReleaseWish, VersionWish
 from pool.weights import SourceNotFound, inspect_files, locate, scan_folder
 
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 

@@ -39,6 +39,20 @@ def test_what_dies_is_started_again(layout: Layout) -> None:
         assert record.restarts == 1
 
 
+def test_what_a_process_makes_is_nobody_elses_whatever_the_callers_umask(layout: Layout) -> None:
+    before = os.umask(0)
+    try:
+        with run_supervisor(layout) as supervisor:
+            supervisor.start(make_spec("web"))
+            supervisor.wait_running("web", timeout_s=10)
+            pid = find_pid(supervisor, "web")
+            status = Path(f"/proc/{pid}/status").read_text()
+    finally:
+        os.umask(before)
+
+    assert "Umask:\t0077" in status
+
+
 def test_the_record_on_disk_follows_the_processes(layout: Layout) -> None:
     with run_supervisor(layout) as supervisor:
         supervisor.start(make_spec("control"))

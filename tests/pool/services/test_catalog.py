@@ -6,6 +6,7 @@ from pool.services.catalog import (
     LaneWish,
     ReleaseWish,
     VersionWish,
+    ask_full_check,
     create_model,
     create_profile,
     create_release,
@@ -36,6 +37,29 @@ def test_lanes_that_make_no_sense_are_refused(lanes: list[LaneWish], problem: st
 
     with pytest.raises(Invalid, match=problem):
         create_model("other", lanes=lanes, owner="", actor=ACTOR)
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        [LaneWish("a", None, 0, 1)],
+        [LaneWish("a", None, 1, 2**31)],
+        [LaneWish("a", 0, 1, 1), LaneWish("b", None, 1, 1)],
+        [*(LaneWish(f"l{n}", n, 1, 1) for n in range(1, 33)), LaneWish("rest", None, 1, 1)],
+    ],
+)
+def test_lanes_without_measure_are_refused(lanes: list[LaneWish]) -> None:
+    make_world()
+
+    with pytest.raises(Invalid):
+        create_model("other", lanes=lanes, owner="", actor=ACTOR)
+
+
+def test_only_a_version_that_is_there_is_verified() -> None:
+    world = make_world()
+
+    with pytest.raises(NotFound):
+        ask_full_check(world.model.name, "v" * 3000, actor=ACTOR)
 
 
 def test_a_model_name_is_used_once() -> None:

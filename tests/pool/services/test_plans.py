@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from django.db import IntegrityError, transaction
 
@@ -46,6 +48,22 @@ def test_wrong_weights_are_refused_with_the_reason(weights: dict[int, int], prob
         set_plan(world.model.name, PlanWish(weights), actor=ACTOR)
 
     assert Plan.objects.count() == 0
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pins": {"x" * 64: 1}},
+        {"pins": {"": 1}},
+        {"pins": {f"label-{n}": 1 for n in range(257)}},
+        {"shadow": {"a": "b" * 5000}},
+    ],
+)
+def test_a_plan_that_would_fill_every_routing_table_is_refused(parts: dict[str, Any]) -> None:
+    world = make_world()
+
+    with pytest.raises(Invalid, match=next(iter(parts))):
+        set_plan(world.model.name, PlanWish({1: 100}, **parts), actor=ACTOR)
 
 
 def test_an_unknown_model_has_no_plan() -> None:

@@ -148,6 +148,21 @@ def test_engines_never_reach_out(tmp_path: Path) -> None:
     assert "PROMETHEUS_MULTIPROC_DIR" not in env
 
 
+def test_fc_50_no_engine_fetches_what_a_caller_names(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+
+    assert flags_of(spec)["--allowed-media-domains"] == "none.invalid"
+    assert VllmDriver().build_command(spec).env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
+
+
+def test_the_sockets_of_an_engines_processes_lie_in_its_own_folder(tmp_path: Path) -> None:
+    near = replace(make_spec(tmp_path), engines_dir="/var/sluice/engines")
+    far = replace(near, engines_dir="/" + "x" * 80)
+
+    assert VllmDriver().build_command(near).env["VLLM_RPC_BASE_PATH"] == near.directory
+    assert "VLLM_RPC_BASE_PATH" not in VllmDriver().build_command(far).env
+
+
 def test_caches_are_kept_per_release_and_their_state_is_told(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
 
