@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.credentials import Credentials
 from launcher.demo_model import find_demo_model
 from launcher.layout import ROOT, Layout, find_cache
-from launcher.variables import read_port
+from launcher.variables import read_port, resolve_path
 from pool.env import env_json, env_str
 
 WEB_PORT = 8000
@@ -108,6 +108,10 @@ def make_environment(
         "SLUICE_WEB_URL": installation.web_url,
         "DJANGO_SETTINGS_MODULE": "console.settings",
     }
+    roots = env_str("SLUICE_MODEL_ROOTS", "")
+    if roots:
+        # Relative ones count from where the command was given, not from the checkout.
+        variables["SLUICE_MODEL_ROOTS"] = ":".join(str(resolve_path(root)) for root in roots.split(":") if root)
     if installation.engine == "vllm":
         variables["SLUICE_PACKAGE_PATHS"] = describe_package_paths()
     if credentials:

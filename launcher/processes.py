@@ -11,12 +11,15 @@ from launcher.children import Identity
 from launcher.installation import Installation
 from launcher.layout import ROOT
 from launcher.servers import ServerSpec
+from pool.env import env_float
 
 GRACE_S = 10.0
 PROBE_S = 0.3
 # A gateway leaves when its last stream has ended; the longest answers take minutes, an operator waits half
 # of one.
-GATEWAY_DRAIN_S = 30.0
+GATEWAY_DRAIN_S = env_float("SLUICE_GATEWAY_DRAIN_S", 30.0, minimum=0.0)
+# Past its own limit a gateway needs a moment to cut what is left.
+GATEWAY_GRACE_S = GATEWAY_DRAIN_S + 5.0
 # First to last. Engines go after the worker, before what remembers them.
 STOP_ORDER: tuple[tuple[str, ...], ...] = (
     ("gateway",),
@@ -66,7 +69,7 @@ def describe_process(
         argv=(str(python), "-m", *list_modules(installation)[name]),
         env={**env, "SLUICE_PROCESS": name},
         is_ready=ready.get(name),
-        grace_s=GATEWAY_DRAIN_S if name == "gateway" else GRACE_S,
+        grace_s=GATEWAY_GRACE_S if name == "gateway" else GRACE_S,
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from launcher.engines import stop_engines
 from launcher.identity import signal_if_same
 from launcher.layout import Layout
-from launcher.processes import ENGINES_STOP_AFTER, GATEWAY_DRAIN_S, GRACE_S, STOP_ORDER
+from launcher.processes import ENGINES_STOP_AFTER, GATEWAY_GRACE_S, GRACE_S, STOP_ORDER
 from launcher.record import ProcessRecord
 
 
@@ -45,7 +45,7 @@ def _stop_together(
         first = signal.SIGINT if process.name == "postgres" else signal.SIGTERM
         signal_if_same(process.pid or 0, process.start_time, first)
     for process in alive:
-        grace_s = GATEWAY_DRAIN_S if process.name == "gateway" else GRACE_S
+        grace_s = GATEWAY_GRACE_S if process.name == "gateway" else GRACE_S
         _wait_or_kill(process, grace_s=grace_s, say=say, hurry=hurry)
 
 

@@ -21,7 +21,7 @@ VERSION = shape_of(VersionRow)
 
 class VersionInput(serializers.Serializer[Any]):
     source = serializers.CharField(  # type: ignore[assignment]  # a field of that name
-        max_length=512, help_text="A folder under a model root, `package:NAME`, or `hub:OWNER/NAME`."
+        max_length=512, help_text="`path:FOLDER` under a model root, `package:NAME`, or `hub:OWNER/NAME`."
     )
     revision = serializers.CharField(max_length=128, default="", allow_blank=True)
     name = serializers.CharField(max_length=63, default="", allow_blank=True)
