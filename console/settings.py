@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -55,7 +56,8 @@ def database_from_url(url: str) -> dict[str, object]:
 MODEL_ROOTS = [root for root in env_str("SLUICE_MODEL_ROOTS", str(DATA_DIR / "models")).split(":") if root]
 PACKAGE_PATHS = read_package_paths(env_json("SLUICE_PACKAGE_PATHS", {}))
 
-SECRET_KEY = env_secret("SLUICE_SECRET_KEY", default="insecure-development-only")
+# A command that needs none gets one of its own: no process ever accepts what a key from a repository signed.
+SECRET_KEY = env_secret("SLUICE_SECRET_KEY", default="") or secrets.token_urlsafe(48)
 DEBUG = env_bool("SLUICE_DEBUG", default=False)
 ALLOWED_HOSTS = [host for host in env_str("SLUICE_ALLOWED_HOSTS", "").split(",") if host] or [
     "localhost",

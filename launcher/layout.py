@@ -59,6 +59,7 @@ class Layout:
 
     def create(self) -> None:
         """Makes the folders, private to this user; repeating it changes nothing."""
+        refuse_shared_folder(self.data)
         try:
             for folder in (
                 self.data,
@@ -75,7 +76,22 @@ class Layout:
                 f" --data.",
                 path=str(self.data),
             ) from error
-        make_private_folder(self.sockets)
+        for folder in (self.secrets, self.engines, self.sockets):
+            make_private_folder(folder)
+
+
+def refuse_shared_folder(folder: Path) -> None:
+    """A data folder in which others may write could hold secrets and sockets that they have put there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return  # It is made, or what is wrong with it is told, by whoever makes it.
+    if found.st_uid not in (os.getuid(), 0) or found.st_mode & 0o022:
+        raise UnsafeFolder(
+            f"Other users may write in {folder}. Take that right from them (chmod go-w), or name another data"
+            " folder.",
+            path=str(folder),
+        )
 
 
 def make_private_folder(folder: Path) -> None:

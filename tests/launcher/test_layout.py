@@ -28,6 +28,25 @@ def test_folders_are_private(tmp_path: Path) -> None:
     assert layout.sockets.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_data_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var").chmod(mode)
+
+    with pytest.raises(UnsafeFolder, match="chmod go-w"):
+        Layout(tmp_path / "var").create()
+
+    assert not list((tmp_path / "var").iterdir())
+
+
+def test_secrets_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "var").mkdir(mode=0o755)
+    (tmp_path / "var" / "secrets").symlink_to(tmp_path)
+
+    with pytest.raises(UnsafeFolder):
+        Layout(tmp_path / "var").create()
+
+
 def test_an_open_folder_is_closed_and_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").mkdir(mode=0o755)
     (tmp_path / "link").symlink_to(tmp_path / "open")
