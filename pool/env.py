@@ -62,6 +62,12 @@ def env_path(name: str, default: D | _Unset = _REQUIRED) -> Path | D:
     return _read(name, default, lambda text: Path(os.path.abspath(os.path.expanduser(text))))
 
 
+def env_port_range(name: str, default: D | _Unset = _REQUIRED) -> tuple[int, int] | D:
+    """`FIRST-LAST`, both included and above the privileged ports."""
+    kind = "the first and the last port, such as 21000-21999"
+    return _read(name, default, lambda text: _parse(name, text, _parse_port_range, kind))
+
+
 def env_json(name: str, default: D | _Unset = _REQUIRED) -> object | D:
     return _read(name, default, lambda text: _parse(name, text, json.loads, "JSON"))
 
@@ -95,6 +101,13 @@ def _parse(name: str, text: str, convert: Callable[[str], T], kind: str) -> T:
         return convert(text)
     except ValueError as exc:
         raise ConfigError(f"{name} must be {kind}, not {text!r}.", variable=name) from exc
+
+
+def _parse_port_range(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    if not 1024 <= int(first) <= int(last) <= 65_535:
+        raise ValueError(text)
+    return int(first), int(last)
 
 
 def _parse_bool(name: str, text: str) -> bool:

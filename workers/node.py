@@ -26,7 +26,7 @@ from django.utils import timezone
 
 from pool.domain.errors import PoolError
 from pool.domain.names import check_name
-from pool.env import env_json, env_path, env_str
+from pool.env import env_json, env_path, env_port_range, env_str
 from pool.models import Node
 from pool.ports import EngineDriver, RuntimeRef
 from pool.reconcilers.loop import Listener, Loop
@@ -53,6 +53,7 @@ from workers.wake import WAKE
 logger = logging.getLogger(__name__)
 
 REGISTER_LIMIT_S = 60.0
+ENGINE_PORTS = (21_000, 21_999)
 ENGINES_STOP_LIMIT_S = 20.0
 
 
@@ -85,25 +86,11 @@ def read_config(name: str) -> NodeConfig:
         engines_dir=data / "engines",
         run_dir=env_path("SLUICE_RUN_DIR", data / "run"),
         compile_dir=env_path("SLUICE_CACHE_DIR", Path.home() / ".cache" / "sluice") / "compile",
-        engine_ports=read_port_range(env_str("SLUICE_ENGINE_PORTS", "21000-21999")),
+        engine_ports=env_port_range("SLUICE_ENGINE_PORTS", ENGINE_PORTS),
         runtimes=read_runtimes(),
         model_roots=tuple(Path(root) for root in settings.MODEL_ROOTS),
         packages=settings.PACKAGE_PATHS,
     )
-
-
-def read_port_range(text: str) -> tuple[int, int]:
-    from_text, _, to_text = text.partition("-")
-    if not (from_text.isdigit() and to_text.isdigit() and 1024 <= int(from_text) <= int(to_text) <= 65535):
-        raise InvalidSetting(
-            f"SLUICE_ENGINE_PORTS is '{text}'. Give the first and the last port, such as 21000-21999.",
-            variable="SLUICE_ENGINE_PORTS",
-        )
-    return int(from_text), int(to_text)
-
-
-class InvalidSetting(PoolError):
-    code = "config_invalid"
 
 
 class Worker:

@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from pool.env import ConfigError, env_bool, env_float, env_int, env_json, env_path, env_secret, env_str
+from pool.env import (
+    ConfigError,
+    env_bool,
+    env_float,
+    env_int,
+    env_json,
+    env_path,
+    env_port_range,
+    env_secret,
+    env_str,
+)
 
 NAME = "SLUICE_TEST_VARIABLE"
 
@@ -27,6 +37,7 @@ def _unset(monkeypatch: pytest.MonkeyPatch) -> None:
         (env_json, '[{"a": 1}]', [{"a": 1}]),
         (env_path, "/a/../b", Path("/b")),
         (env_secret, "s", "s"),
+        (env_port_range, "1024-65535", (1024, 65535)),
     ],
 )
 def test_a_variable_is_read_as_its_type(
@@ -122,3 +133,11 @@ def test_a_secret_given_twice_is_refused_without_showing_it(
         env_secret(NAME)
 
     assert "the-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["21000", "80-90", "21001-21000", "21000-70000", "a-b", "1-2-3"])
+def test_a_range_of_ports_names_its_variable(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(NAME, text)
+
+    with pytest.raises(ConfigError, match=f"{NAME} must be the first and the last port"):
+        env_port_range(NAME)
