@@ -188,7 +188,7 @@ def _rows(rows: Iterable[Replica], *, now: datetime) -> tuple[ReplicaRow, ...]:
             reason=row.reason_code,
             reason_text=row.reason_text,
             failure_kind=row.failure_kind,
-            retryable=row.failure_kind != "permanent" if row.failure_kind else None,
+            retryable=_is_retryable(row),
             stage=row.stage,
             since=row.phase_entered_at,
             wish=row.wish,
@@ -217,6 +217,13 @@ def _rows(rows: Iterable[Replica], *, now: datetime) -> tuple[ReplicaRow, ...]:
         )
         for row in rows
     )
+
+
+def _is_retryable(row: Replica) -> bool | None:
+    """A transient failure is retried a few times; after that no time is set for another try."""
+    if not row.failure_kind:
+        return None
+    return row.next_retry_at is not None if row.phase == "failed" else row.failure_kind != "permanent"
 
 
 def _load_history(replica_id: str) -> tuple[PhaseStep, ...]:

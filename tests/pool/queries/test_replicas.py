@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -30,10 +30,22 @@ def test_the_live_ones_include_what_failed_and_what_ended_lately() -> None:
     assert later == {"ready", "failed", "pending"}
 
 
-@pytest.mark.parametrize(("kind", "retryable"), [("", None), ("permanent", False), ("transient", True)])
-def test_a_failure_says_whether_it_is_tried_again(kind: str, retryable: bool | None) -> None:
-    (replica,) = make_replicas("failed")
-    Replica.objects.filter(pk=replica.pk).update(failure_kind=kind)
+@pytest.mark.parametrize(
+    ("phase", "kind", "next_retry_at", "retryable"),
+    [
+        ("failed", "", None, None),
+        ("failed", "permanent", None, False),
+        ("failed", "transient", T0, True),
+        ("failed", "transient", None, False),
+        ("loading", "transient", None, True),
+        ("loading", "permanent", None, False),
+    ],
+)
+def test_a_failure_says_whether_it_is_tried_again(
+    phase: str, kind: str, next_retry_at: datetime | None, retryable: bool | None
+) -> None:
+    (replica,) = make_replicas(phase)
+    Replica.objects.filter(pk=replica.pk).update(failure_kind=kind, next_retry_at=next_retry_at)
 
     assert list_live_replicas(now=T0)[0].retryable is retryable
 
