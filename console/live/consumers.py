@@ -58,7 +58,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         if self._pump is None or text_data is None or len(text_data) > LONGEST_MESSAGE:
             return
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             message = json.loads(text_data)
             if isinstance(message, dict) and message.get("type") == "resync":
                 self.watcher.ask_snapshot()

@@ -99,7 +99,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             if "error" in event:
                 await self._tell(type="failed", status=200, **read_error(json.dumps(event).encode()))
                 return
-            tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+            tokens = _part(event.get("usage")).get("completion_tokens", tokens)
             text, reason_now = read_delta(event)
             reason = reason_now or reason
             if text:
@@ -144,7 +144,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 def _read_message(text: str | None) -> dict[str, Any] | None:
     if text is None or len(text) > LONGEST_MESSAGE:
         return None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         message = json.loads(text)
         if isinstance(message, dict):
             return message
@@ -160,17 +160,21 @@ def is_simulated(model: str, release: str) -> bool:
 def read_delta(event: Mapping[str, Any]) -> tuple[str, str]:
     """Text and finish reason of a chunk; reasoning counts as text."""
     choices = event.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else {}
-    delta = choice.get("delta") or {}
+    choice = _part(choices[0] if isinstance(choices, list) and choices else None)
+    delta = _part(choice.get("delta"))
     text = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning") or ""
     return str(text), str(choice.get("finish_reason") or "")
 
 
+def _part(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
 def read_error(body: bytes) -> dict[str, str]:
     """OpenAI's error shape; anything else is shown as far as it is text."""
-    with suppress(ValueError):
-        error = json.loads(body).get("error")
-        if isinstance(error, dict):
+    with suppress(ValueError, RecursionError):
+        error = _part(_part(json.loads(body)).get("error"))
+        if error:
             return {
                 "code": str(error.get("code") or "error"),
                 "message": str(error.get("message") or "")[:2000],

@@ -111,7 +111,7 @@ async def open_call(
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
     except (OSError, TimeoutError) as exc:
-        raise GatewayUnreachable(f"No gateway answers at {gateway_url}. Is it started?") from exc
+        raise GatewayUnreachable("No gateway answers. Is one started?") from exc
     try:
         writer.write(_request(path, host=f"{host}:{port}", key=key, body=body, headers=headers))
         answer = Answer()

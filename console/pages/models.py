@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from console.access import Right, page_right
 from console.live.screens.model import build_model, build_models
+from console.pages.numbers import read_whole
 from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
 from pool.services.catalog import LaneWish, create_model
@@ -58,12 +59,12 @@ class ModelForm(forms.Form):
 
 
 def _parse_lane(parts: list[str]) -> LaneWish | None:
-    if len(parts) != LANE_PARTS or not all(part.isdecimal() for part in parts[2:]):
+    if len(parts) != LANE_PARTS:
         return None
-    if parts[1] != "-" and not parts[1].isdecimal():
+    edge, concurrency, target_ms = (read_whole(part) for part in parts[1:])
+    if concurrency is None or target_ms is None or (edge is None and parts[1] != "-"):
         return None
-    edge = None if parts[1] == "-" else int(parts[1])
-    return LaneWish(parts[0], edge, concurrency=int(parts[2]), ttft_target_ms=int(parts[3]))
+    return LaneWish(parts[0], edge, concurrency=concurrency, ttft_target_ms=target_ms)
 
 
 @require_safe

@@ -14,11 +14,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from console.access import Right, page_right
 from console.live.screens.rows import hue_of
+from console.pages.numbers import read_whole
 from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
 from pool.queries.models import ModelView, ReleaseRow, find_model_view
 from pool.services import plans
-from pool.services.errors import not_found
+from pool.services.errors import Invalid, not_found
 from pool.services.plans import PlanWish
 
 WHOLE = 100
@@ -122,9 +123,10 @@ def roll_back(request: HttpRequest, name: str) -> HttpResponse:
     """`to_plan` puts an older plan back; without it: one click back."""
     wanted = request.POST.get("to_plan", "")
     try:
-        plan, written = plans.roll_back(
-            name, to_plan=int(wanted) if wanted.isdecimal() else None, actor=actor_of(request)
-        )
+        to_plan = read_whole(wanted)
+        if wanted and to_plan is None:
+            raise Invalid(_("The plan to put back is named by its number. Choose one from the list."))
+        plan, written = plans.roll_back(name, to_plan=to_plan, actor=actor_of(request))
     except PoolError as error:
         messages.error(request, error.message)
     else:
@@ -156,7 +158,7 @@ def _wish_of(form: PlanForm, view: ModelView) -> PlanWish:
 def _typed_weights(form: PlanForm, view: ModelView) -> dict[int, int]:
     """What stands in the fields now, valid or not; what is no number counts 0."""
     typed = {release.number: str(form[f"weight_{release.number}"].value() or 0) for release in view.releases}
-    return {number: int(text) if text.isdecimal() else 0 for number, text in typed.items()}
+    return {number: read_whole(text) or 0 for number, text in typed.items()}
 
 
 def _consequences_of(form: PlanForm, view: ModelView) -> list[dict[str, str]]:

@@ -194,3 +194,20 @@ def test_reasoning_is_text_too_and_strange_events_are_none() -> None:
 def test_an_error_that_is_no_json_is_shown_as_text() -> None:
     assert read_error(b"<h1>502</h1>") == {"code": "upstream_failed", "message": "<h1>502</h1>"}
     assert read_error(b'{"error": {"code": "queue_full", "message": "later"}}')["code"] == "queue_full"
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, "{}" * 40_000, "[1]", None])
+def test_a_frame_that_is_no_object_is_no_message(text: str | None) -> None:
+    assert playground._read_message(text) is None
+
+
+@pytest.mark.parametrize(
+    "event", [{}, {"choices": []}, {"choices": [7]}, {"choices": [{"delta": "x"}]}, {"choices": {"a": 1}}]
+)
+def test_an_odd_chunk_has_no_text(event: dict[str, object]) -> None:
+    assert playground.read_delta(event) == ("", "")
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"x"', b'{"error": 7}', b"[" * 100_000])
+def test_an_odd_error_is_shown_as_text(body: bytes) -> None:
+    assert playground.read_error(body)["code"] == "upstream_failed"
