@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from launcher.errors import LauncherError
+from launcher.exec_child import NOBODY
 from launcher.variables import read_path, resolve_path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -98,7 +99,9 @@ def make_private_folder(folder: Path) -> None:
     """Creates the folder with mode 700, or refuses one that another user made or can enter."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    # Where root may make no user namespace, PostgreSQL's own folders are nobody's.
+    owners = {os.getuid()} | ({NOBODY} if os.getuid() == 0 else set())
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in owners:
         raise UnsafeFolder(f"{folder} is not a folder of this user. Remove it, or name another data folder.")
     if found.st_mode & 0o077:
         folder.chmod(0o700)

@@ -121,3 +121,20 @@ def test_a_stopped_server_may_be_stopped_again(tmp_path: Path) -> None:
     server.stop()
 
     assert server.process.returncode == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root has to become somebody else")
+def test_root_without_user_namespaces_runs_postgres_as_nobody_again_and_again(
+    tmp_path: Path, servers: list[RunningServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a plain container: the folders above are mode 0700, and a second start finds nobody's files."""
+    monkeypatch.setattr("launcher.servers.choose_identity", lambda: "nobody")
+    tmp_path.chmod(0o700)
+
+    start_postgres(tmp_path / "pg", tmp_path / "run", durable=False).stop()
+    second = start_postgres(tmp_path / "pg", tmp_path / "run", durable=False)
+    servers.append(second)
+
+    assert (tmp_path / "pg").stat().st_uid == 65534
+    with psycopg.connect(second.url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
