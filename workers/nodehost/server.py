@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.nodehost.forkservers import Plan
-from workers.nodehost.keeper import Keeper, Order, Refused, as_answer
+from workers.nodehost.keeper import Keeper, Order, Refused, as_answers
 
 MAX_LINE_BYTES = 1 << 20
 ROTATE_EVERY_S = 10.0
@@ -178,14 +178,14 @@ class Server:
             title=f"sluice-engine {key[0]}.{key[1]}",
         )
         record = self._keeper.spawn(order, now=time.monotonic())
-        return {"engine": as_answer(record, self._keeper.root)}
+        return {"engine": as_answers([record], self._keeper.root)[0]}
 
     def _list(self, _request: Request) -> Request:
-        return {"engines": [as_answer(record, self._keeper.root) for record in self._keeper.list_records()]}
+        return {"engines": as_answers(self._keeper.list_records(), self._keeper.root)}
 
     def _find(self, request: Request) -> Request:
         record = self._keeper.find(_key(request))
-        return {"engine": as_answer(record, self._keeper.root) if record else None}
+        return {"engine": as_answers([record], self._keeper.root)[0] if record else None}
 
     def _stop(self, request: Request) -> Request:
         grace_s = float(request.get("grace_s", 5.0))
