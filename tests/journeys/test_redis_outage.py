@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from datetime import datetime
 
 import pytest
+import redis
 from django.utils import timezone
 
+from launcher.servers import valkey_url
 from tests.journeys.installation import Installed, patience, send, wait_until
 from tests.journeys.streams import Stream
 
@@ -84,6 +86,23 @@ def test_queues_are_served_again_after_quick_restarts_fc46(sluice: Installed) ->
     print(f"a probe sent after the last restart was taken {seen_s:.1f} s later")  # noqa: T201
     assert stream.ended_well
     assert (sluice.find("worker"), sluice.find("control")) == (worker, control)
+
+
+def test_a_redis_that_lost_everything_is_filled_again_fc23(sluice: Installed) -> None:
+    engines, starts = sluice.engines(), sluice.count_starts()
+    stream = Stream(sluice, tokens=200)
+    stream.wait_begun()
+    at = timezone.now()
+
+    with redis.Redis.from_url(valkey_url(sluice.layout.sockets), socket_timeout=5) as client:
+        client.flushall()
+        wait_until(lambda: client.keys("sluice:*:table"), limit_s=5, what="the table is back in Redis")
+    wait_until(lambda: probe_seen_at(sluice) > at, limit_s=30, what="a probe is taken from the queue")
+    stream.finish()
+
+    assert stream.ended_well
+    assert (sluice.engines(), sluice.count_starts()) == (engines, starts)
+    assert sluice.chat().status == 200
 
 
 def answered_by(sluice: Installed) -> set[str]:

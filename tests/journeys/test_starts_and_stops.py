@@ -118,19 +118,3 @@ def test_down_with_postgresql_hung_leaves_nothing(second: Installed) -> None:
     assert second.list_processes() == []
     assert not second.layout.lock.exists()
     assert not second.layout.record.exists()
-
-
-def test_down_with_postgresql_and_the_supervisor_dead_leaves_nothing(second: Installed) -> None:
-    second.up("--engine", "sim")
-    engines = second.engines()
-    assert len(engines) == 1
-    supervisor = int(second.layout.lock.read_text())
-    postgres = second.find("postgres").pid
-    send_all([supervisor, postgres], signal.SIGKILL)
-
-    stopped = second.run("down")
-
-    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
-    assert second.list_processes() == []
-    assert not engines[0].alive
-    assert not second.layout.lock.exists()
