@@ -23,6 +23,20 @@ hypothesis.settings.register_profile("sluice", deadline=None)
 hypothesis.settings.load_profile("sluice")
 
 
+SHARED_INSTALLATION = "journeys"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a file share a process, and so do the journeys, which share an installation that takes long to start."""
+    for item in items:
+        path = item.path
+        shared = path.parent.name == SHARED_INSTALLATION and path.stem not in (
+            "test_starts_and_stops",
+            "test_real_engine",
+        )
+        item.add_marker(pytest.mark.xdist_group(SHARED_INSTALLATION if shared else str(path)))
+
+
 @pytest.fixture(autouse=True)
 def _no_outside_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(self: socket.socket, address: Any) -> None:

@@ -43,13 +43,18 @@ def run(name: str, arguments: list[str]) -> int:
 
 
 def spread(arguments: list[str]) -> list[str]:
-    """A process per core for a whole run; files stay together, since many share a server or an engine."""
+    """Processes for a whole run: one per core beside real engines, twice as many where most tests wait.
+
+    What shares a server or an engine stays together (`tests/conftest.py`).
+    """
     chosen = any(
         re.match(r"-n\d*$|-n=|--numprocesses|-p$|--pdb|-x$|--collect-only", word) for word in arguments
     )
     if chosen or _names_paths(arguments):
         return []
-    return ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
+    cores = os.cpu_count() or 1
+    count = cores if wants("engine", arguments) else 2 * cores
+    return ["-n", str(min(8, count)), "--dist", "loadgroup"]
 
 
 def wants(mark: str, arguments: list[str]) -> bool:
