@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench._control import measure_control_pss
+from bench._control import measure_control
 from bench._figures import print_figure, say
 from launcher.demo_model import find_demo_model, is_complete
 from launcher.environments import ensure_engine, install_plugin
@@ -32,7 +32,8 @@ from workers.engines.vllm import VllmDriver
 from workers.hosts import NodeHost, ensure_node_host
 
 ROUNDS, QUICK_ROUNDS = 5, 2
-READY_LIMIT, PREIMPORTED_LIMIT, CONTROL_LIMIT_MB = 1.05, 0.5, 900.0
+READY_LIMIT, PREIMPORTED_LIMIT = 1.05, 0.5
+CONTROL_LIMIT_MB, CONTROL_LIMIT_CPU = 900.0, 0.03
 START_LIMIT_S = 300.0
 SETTINGS = {
     "dtype": "float32",
@@ -137,8 +138,10 @@ def main() -> int:
             say(f"round {number + 1}: {rounds[-1]}")
     good = _print_ratios(rounds)
     if not options.no_control:
-        pss = measure_control_pss()
+        at_rest = measure_control()
+        pss, cpu = (None, None) if at_rest is None else (at_rest.pss_mb, at_rest.cpu_ratio)
         good &= print_figure("start", "control_pss_mb", pss, unit="MB", limit=CONTROL_LIMIT_MB)
+        good &= print_figure("start", "control_cpu_ratio", cpu, unit="ratio", limit=CONTROL_LIMIT_CPU)
     return 0 if good else 1
 
 

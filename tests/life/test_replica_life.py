@@ -262,3 +262,12 @@ def test_a_stop_of_the_installation_is_no_crash(box: Box) -> None:
 
 def _is_ready(generation: int) -> bool:
     return Replica.objects.filter(phase="ready", generation=generation).exists()
+
+
+def test_ready_is_seen_within_a_second_of_the_warm_ups_end(box: Box) -> None:
+    box.scale(1)
+
+    (row,) = box.run_until_ready()
+
+    began, ended = (row.changes.get(phase=phase).at for phase in ("warming", "ready"))
+    assert (ended - began).total_seconds() - row.figures["warm_up"]["took_s"] <= 1.0
