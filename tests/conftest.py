@@ -26,6 +26,7 @@ hypothesis.settings.load_profile("sluice")
 SHARED_INSTALLATION = "journeys"
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a file share a process, and so do the journeys, which share an installation that takes long to start."""
     for item in items:
