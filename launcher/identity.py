@@ -55,6 +55,14 @@ def find_children(pid: int) -> list[int]:
     return children
 
 
+def list_descendants(pid: int) -> list[int]:
+    """Children, their children and so on, as they are now."""
+    found: list[int] = []
+    for child in find_children(pid):
+        found += [child, *list_descendants(child)]
+    return found
+
+
 def signal_if_same(pid: int, start_time: int | None, number: int, *, group: bool = False) -> bool:
     """Signals the process (or its group) only when it still is the recorded one."""
     if pid <= 1 or not is_running(pid, start_time):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from launcher.engines import stop_engines
-from launcher.identity import signal_if_same
+from launcher.identity import find_start_time, list_descendants, signal_if_same
 from launcher.layout import Layout
 from launcher.processes import ENGINES_STOP_AFTER, GATEWAY_GRACE_S, GRACE_S, STOP_ORDER
 from launcher.record import ProcessRecord
@@ -49,6 +49,17 @@ def _stop_together(
         _wait_or_kill(process, grace_s=grace_s, say=say, hurry=hurry)
 
 
+def _kill(process: ProcessRecord) -> None:
+    """Its whole session: what it started must not stay behind either. PostgreSQL's processes lead sessions of their
+    own, and do not see their parent's end while they are stopped."""
+    pid = process.pid or 0
+    backends = list_descendants(pid) if process.name == "postgres" else []
+    born = {backend: find_start_time(backend) for backend in backends}
+    signal_if_same(pid, process.start_time, signal.SIGKILL, group=True)
+    for backend, start_time in born.items():
+        signal_if_same(backend, start_time, signal.SIGKILL)
+
+
 def _wait_or_kill(
     process: ProcessRecord, *, grace_s: float, say: Callable[[str], None], hurry: threading.Event | None
 ) -> None:
@@ -57,8 +68,7 @@ def _wait_or_kill(
         waited_s = time.monotonic() - started
         if waited_s > grace_s or (hurry and hurry.is_set()):
             say(f"{process.name} did not stop within {waited_s:.0f} s and is killed")
-            # Its whole session: what it started must not stay behind either.
-            signal_if_same(process.pid or 0, process.start_time, signal.SIGKILL, group=True)
+            _kill(process)
             return
         if waited_s > 1.0 and not told:
             told = True

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.layout import ROOT
-from tests.journeys.installation import Installed, find_ports, make_installed, remove, send_all
+from tests.journeys.installation import Installed, find_ports, make_installed, remove, send_all, wait_until
 
 SMALL_DISK_MIB = 24
 
@@ -110,11 +110,14 @@ def test_a_full_disk_is_called_one(tmp_path: Path) -> None:
 
 def test_down_with_postgresql_hung_leaves_nothing(second: Installed) -> None:
     second.up("--engine", "sim", "--no-demo")
-    send_all(second.postgres_tree(), signal.SIGSTOP)
+    tree = second.postgres_tree()
+    send_all(tree, signal.SIGSTOP)
 
     stopped = second.run("down")
 
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
     assert second.list_processes() == []
+    # Their command lines do not name the data folder.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in tree), limit_s=5)
     assert not second.layout.lock.exists()
     assert not second.layout.record.exists()
