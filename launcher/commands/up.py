@@ -212,7 +212,8 @@ def describe_access(installation: Installation, credentials: Credentials) -> str
         f"  Gateway   {installation.gateway_url}/v1   key {key}",
     ]
     if installation.has_demo:
-        body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who are you?"}}]}}'
+        question = '{"role": "user", "content": "What is the capital of France?"}'
+        body = f'{{"model": "{MODEL}", "messages": [{question}], "temperature": 0}}'
         lines += [
             "",
             f"  curl {installation.gateway_url}/v1/chat/completions \\",
