@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from pool.domain.errors import PoolError
+from pool.domain.gateway_settings import LaneSettings, ModelSettings, read_lane_settings, read_model_settings
 from pool.domain.signing import Secret, sign_table
 
 EngineKind = Literal["vllm", "sim"]
@@ -28,6 +29,7 @@ class LaneRoute:
     name: str
     max_prompt_tokens: int | None
     """Prompts below this length belong to the lane; None = no bound (the longest lane)."""
+    settings: LaneSettings = LaneSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,9 @@ class ReplicaRoute:
     """None = all lanes."""
     max_model_len: int | None
     slots: int | None
+    """Sequences that the engine runs at once (`max_num_seqs`)."""
+    kv_tokens: int | None = None
+    """Tokens that its KV cache holds, as the engine printed; None = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,10 @@ class ReleaseRoute:
     profile: str
     engine: EngineKind
     replicas: tuple[ReplicaRoute, ...]
+    tokenizer: str | None = None
+    """SHA-256 of the version's tokenizer.json, by which the internal endpoint serves it; None = not known."""
+    chat_template: str | None = None
+    """SHA-256 of its chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class ModelRoute:
     releases: tuple[ReleaseRoute, ...]
     starting: int
     """Replicas that are on their way to ready."""
+    settings: ModelSettings = ModelSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,10 @@ class KeyRoute:
     """None = all models."""
     may_pin: bool
     label: str
+    requests_per_min: int | None = None
+    tokens_per_min: int | None = None
+    keepalive_s: float | None = None
+    """A comment goes out after so long without a byte of a stream; None = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +149,17 @@ def _read_table(fields: Mapping[str, Any]) -> RoutingTable:
 def _read_model(fields: Mapping[str, Any]) -> ModelRoute:
     return ModelRoute(
         name=fields["name"],
-        lanes=tuple(LaneRoute(lane["name"], lane["max_prompt_tokens"]) for lane in fields["lanes"]),
+        lanes=tuple(_read_lane(lane) for lane in fields["lanes"]),
         plan=None if fields["plan"] is None else _read_plan(fields["plan"]),
         releases=tuple(_read_release(release) for release in fields["releases"]),
         starting=int(fields["starting"]),
+        settings=read_model_settings(fields["settings"]),
     )
+
+
+def _read_lane(fields: Mapping[str, Any]) -> LaneRoute:
+    settings = read_lane_settings(fields["settings"])
+    return LaneRoute(fields["name"], fields["max_prompt_tokens"], settings)
 
 
 def _read_plan(fields: Mapping[str, Any]) -> PlanRoute:
@@ -163,6 +183,8 @@ def _read_release(fields: Mapping[str, Any]) -> ReleaseRoute:
         profile=fields["profile"],
         engine=fields["engine"],
         replicas=tuple(_read_replica(replica) for replica in fields["replicas"]),
+        tokenizer=fields["tokenizer"],
+        chat_template=fields["chat_template"],
     )
 
 
@@ -175,6 +197,7 @@ def _read_replica(fields: Mapping[str, Any]) -> ReplicaRoute:
         lane=fields["lane"],
         max_model_len=fields["max_model_len"],
         slots=fields["slots"],
+        kv_tokens=fields["kv_tokens"],
     )
 
 
@@ -186,4 +209,7 @@ def _read_key(fields: Mapping[str, Any]) -> KeyRoute:
         models=None if fields["models"] is None else tuple(fields["models"]),
         may_pin=bool(fields["may_pin"]),
         label=fields["label"],
+        requests_per_min=fields["requests_per_min"],
+        tokens_per_min=fields["tokens_per_min"],
+        keepalive_s=fields["keepalive_s"],
     )
