@@ -14,6 +14,7 @@ from pool.models.catalog import (
 from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
 from pool.models.telemetry import StreamPosition, TrafficCell
+from pool.models.tokenizers import TokenizerFile, TokenizerUse
 from pool.models.traffic import GatewayInstance, Plan, PlanInForce, RoutingState
 
 __all__ = [
@@ -43,6 +44,8 @@ __all__ = [
     "Runtime",
     "Scale",
     "StreamPosition",
+    "TokenizerFile",
+    "TokenizerUse",
     "TrafficCell",
     "Version",
     "VersionPresence",
