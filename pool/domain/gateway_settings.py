@@ -95,6 +95,8 @@ class ModelSettings:
     special_tokens: str = "neutralise"
     white_space: str = "collapse"
     absurd_parameters: str = "refuse"
+    max_messages: int = 2048
+    """Messages of a conversation, parts of a message, and texts of a batch; more are refused."""
 
 
 S = TypeVar("S", LaneSettings, ModelSettings)
