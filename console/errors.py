@@ -41,6 +41,7 @@ class Shown:
 TABLE: Final[Mapping[str, Shown]] = {
     "invalid": Shown(400, "Correct the input and send it again."),
     "invalid_name": Shown(400, "Choose another name."),
+    "invalid_gateway_settings": Shown(400, "Correct the named setting and send it again."),
     "invalid_lanes": Shown(400, "Correct the lanes and send them again."),
     "invalid_plan": Shown(400, "Correct the plan and send it again."),
     "invalid_source": Shown(400, "Name a folder under a model root, a package or a hub name."),

@@ -12,11 +12,10 @@ from console.access import Right
 from console.api.documentation import LIMIT, OFFSET, describe_post, describe_read, describe_write
 from console.api.shapes import page_of, shape_of, to_json
 from console.api.views import PoolView, answer_one, created, once, present
-from pool.domain.lanes import default_lanes
 from pool.queries.models import ModelRow, ModelView, find_model, find_model_view, list_models
 from pool.services import catalog
-from pool.services.catalog import LaneWish
 from pool.services.idempotency import Answer
+from pool.services.lanes import LaneWish, set_lanes, wish_default_lanes
 
 MODEL = shape_of(ModelRow)
 
@@ -56,7 +55,7 @@ class ModelList(PoolView):
         body = self.read_body(ModelInput)
         catalog.create_model(
             body["name"],
-            lanes=_lanes(body["lanes"]) if "lanes" in body else _default_lanes(),
+            lanes=_lanes(body["lanes"]) if "lanes" in body else wish_default_lanes(None),
             owner=body["owner"],
             description=body["description"],
             actor=self.actor(),
@@ -78,16 +77,9 @@ class ModelLanes(PoolView):
     @describe_write(MODEL, request=LanesInput, operation_id="set_lanes")
     def put(self, request: Request, *, model: str) -> Response:
         lanes = _lanes(self.read_body(LanesInput)["lanes"])
-        catalog.set_lanes(model, lanes, actor=self.actor())
+        set_lanes(model, lanes, actor=self.actor())
         return Response(to_json(present(find_model(model), kind="model", name=model)))
 
 
 def _lanes(lanes: list[dict[str, Any]]) -> list[LaneWish]:
     return [LaneWish(**lane) for lane in lanes]
-
-
-def _default_lanes() -> list[LaneWish]:
-    return [
-        LaneWish(lane.name, lane.max_prompt_tokens, lane.concurrency, lane.ttft_target_ms)
-        for lane in default_lanes(None)
-    ]

@@ -15,7 +15,8 @@ from console.live.screens.model import build_model, build_models
 from console.pages.numbers import read_whole
 from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
-from pool.services.catalog import LaneWish, create_model
+from pool.services.catalog import create_model
+from pool.services.lanes import LaneWish
 
 DEFAULT_LANES = "short 512 32 300\nmid 2048 8 800\nlong - 2 2000"
 LANE_PARTS = 4

@@ -10,7 +10,7 @@ from pool.models.base import NameField, name_constraint
 
 
 class Key(models.Model):
-    """A caller's gateway key: only its HMAC is stored, and a prefix to recognise it by."""
+    """A caller's gateway key: only its HMAC is stored, and a prefix to recognise it by. A limit of None: none."""
 
     name = NameField(unique=True)
     digest = models.CharField(max_length=64, unique=True)
@@ -19,6 +19,9 @@ class Key(models.Model):
     allowed_models = models.JSONField(null=True, blank=True)
     may_pin = models.BooleanField(default=False)
     label = models.CharField(max_length=63, default="", blank=True)
+    requests_per_min = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_min = models.PositiveIntegerField(null=True, blank=True)
+    keepalive_s = models.FloatField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     revoked_at = models.DateTimeField(null=True)
 
@@ -28,6 +31,18 @@ class Key(models.Model):
             name_constraint("key"),
             models.CheckConstraint(
                 condition=models.Q(tier__in=["vip", "standard", "batch"]), name="key_tier_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(requests_per_min=None) | models.Q(requests_per_min__gte=1),
+                name="key_requests_positive",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(tokens_per_min=None) | models.Q(tokens_per_min__gte=1),
+                name="key_tokens_positive",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(keepalive_s=None) | models.Q(keepalive_s__gte=1),
+                name="key_keepalive_positive",
             ),
         ]
 

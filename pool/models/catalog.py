@@ -10,11 +10,12 @@ from pool.models.nodes import Node
 
 
 class Model(models.Model):
-    """A name that clients ask for."""
+    """A name that clients ask for. `gateway` holds the ModelSettings that differ from their defaults."""
 
     name = NameField(unique=True)
     owner = models.CharField(max_length=128, default="", blank=True)
     description = models.TextField(default="", blank=True)
+    gateway = models.JSONField(default=dict, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
@@ -26,7 +27,10 @@ class Model(models.Model):
 
 
 class Lane(models.Model):
-    """A class of requests by prompt length; `max_prompt_tokens` None means up to the context."""
+    """A class of requests by prompt length; `max_prompt_tokens` None means up to the context.
+
+    `settings` holds the other LaneSettings that differ from their defaults.
+    """
 
     model = models.ForeignKey(Model, models.CASCADE, related_name="lanes")
     name = NameField()
@@ -34,6 +38,7 @@ class Lane(models.Model):
     max_prompt_tokens = models.PositiveIntegerField(null=True)
     concurrency = models.PositiveIntegerField()
     ttft_target_ms = models.PositiveIntegerField()
+    settings = models.JSONField(default=dict, blank=True)
 
     class Meta:
         ordering = ["model_id", "position"]

@@ -20,6 +20,11 @@ class KeyRow:
     """None: all models."""
     may_pin: bool
     label: str
+    requests_per_min: int | None
+    """Over all gateways; null: no limit."""
+    tokens_per_min: int | None
+    keepalive_s: float | None
+    """A stream without a byte for so long gets a comment; null: never."""
     created_at: datetime
     revoked_at: datetime | None
 
@@ -86,6 +91,9 @@ def key_row(row: Key) -> KeyRow:
         allowed_models=None if row.allowed_models is None else tuple(row.allowed_models),
         may_pin=row.may_pin,
         label=row.label,
+        requests_per_min=row.requests_per_min,
+        tokens_per_min=row.tokens_per_min,
+        keepalive_s=row.keepalive_s,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pool.domain.gateway_settings import read_lane_settings, read_model_settings
 from pool.domain.routing_table import (
     KeyRoute,
     LaneRoute,
@@ -12,7 +13,7 @@ from pool.domain.routing_table import (
     ReleaseRoute,
     ReplicaRoute,
 )
-from pool.models import Key, Lane, Model, Plan, PlanInForce, Release, Replica, Runtime
+from pool.models import Key, Lane, Model, Plan, PlanInForce, Release, ReleaseProfile, Replica, Runtime
 
 COMING_PHASES = ("pending", "starting", "loading", "warming")
 
@@ -20,7 +21,7 @@ COMING_PHASES = ("pending", "starting", "loading", "warming")
 def load_model_routes() -> tuple[ModelRoute, ...]:
     lanes: dict[int, list[LaneRoute]] = defaultdict(list)
     for lane in Lane.objects.order_by("model_id", "position"):
-        lanes[lane.model_id].append(LaneRoute(name=lane.name, max_prompt_tokens=lane.max_prompt_tokens))
+        lanes[lane.model_id].append(_lane_route(lane))
     plans = {row.model_id: row.plan for row in PlanInForce.objects.select_related("plan")}
     replicas, coming = _load_replicas()
     releases = _load_releases(replicas)
@@ -31,6 +32,7 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
             plan=_plan_route(plans[model.pk]) if model.pk in plans else None,
             releases=tuple(releases[model.pk]),
             starting=coming[model.pk],
+            settings=read_model_settings(model.gateway),
         )
         for model in Model.objects.order_by("name")
     )
@@ -45,9 +47,19 @@ def load_key_routes() -> tuple[KeyRoute, ...]:
             models=None if key.allowed_models is None else tuple(key.allowed_models),
             may_pin=key.may_pin,
             label=key.label,
+            requests_per_min=key.requests_per_min,
+            tokens_per_min=key.tokens_per_min,
+            keepalive_s=key.keepalive_s,
         )
         for key in Key.objects.filter(revoked_at=None).order_by("name")
     )
+
+
+def _lane_route(lane: Lane) -> LaneRoute:
+    settings = read_lane_settings(
+        {**lane.settings, "concurrency": lane.concurrency, "ttft_target_ms": lane.ttft_target_ms}
+    )
+    return LaneRoute(name=lane.name, max_prompt_tokens=lane.max_prompt_tokens, settings=settings)
 
 
 def _plan_route(plan: Plan) -> PlanRoute:
@@ -67,6 +79,7 @@ def _load_replicas() -> tuple[dict[int, list[ReplicaRoute]], dict[int, int]]:
     routes: dict[int, list[ReplicaRoute]] = defaultdict(list)
     coming: dict[int, int] = defaultdict(int)
     rows = Replica.objects.filter(phase__in=[*COMING_PHASES, "ready"]).select_related("release", "node")
+    slots = _load_slots()
     for row in rows.order_by("id"):
         if row.phase != "ready":
             coming[row.release.model_id] += row.wish == "run"
@@ -80,10 +93,24 @@ def _load_replicas() -> tuple[dict[int, list[ReplicaRoute]], dict[int, int]]:
                 address=row.address,
                 lane=row.lane or None,
                 max_model_len=row.max_model_len,
-                slots=row.figures.get("max_num_seqs"),
+                slots=slots.get((row.release_id, row.lane)),
+                kv_tokens=_printed_tokens(row),
             )
         )
     return routes, coming
+
+
+def _load_slots() -> dict[tuple[int, str], int]:
+    """By release and lane, as the profile that its engines started with says."""
+    uses = ReleaseProfile.objects.values_list("release_id", "lane", "profile__settings")
+    found = {(release_id, lane): settings.get("max_num_seqs") for release_id, lane, settings in uses}
+    return {use: slots for use, slots in found.items() if isinstance(slots, int)}
+
+
+def _printed_tokens(row: Replica) -> int | None:
+    printed = row.figures.get("printed")
+    tokens = printed.get("kv_cache_tokens") if isinstance(printed, dict) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[ReleaseRoute]]:

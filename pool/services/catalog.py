@@ -1,4 +1,4 @@
-"""Models with their lanes, versions, profiles and releases: registered, never changed afterwards."""
+"""Models, versions, profiles and releases: registered, never changed afterwards. Lanes are in `lanes`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from django.utils import timezone
 
 from pool.domain.names import check_name
 from pool.models import (
-    Lane,
     Model,
     Node,
-    Plan,
     Profile,
     Release,
     ReleaseProfile,
@@ -25,22 +23,11 @@ from pool.models import (
 )
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
+from pool.services.lanes import LaneWish, check_lanes, write_lanes
 from pool.services.routing import rebuild_table
 
-MOST_LANES = 32
-LARGEST_WHOLE = 2**31 - 1
 SIMULATED = "sim:"
 """Sources without files: only a simulated engine serves them."""
-
-
-@dataclass(frozen=True)
-class LaneWish:
-    """`max_prompt_tokens` None: up to the context. Lanes are given from short to long."""
-
-    name: str
-    max_prompt_tokens: int | None
-    concurrency: int
-    ttft_target_ms: int
 
 
 @dataclass(frozen=True)
@@ -78,90 +65,16 @@ def create_model(
     name: str, *, lanes: Sequence[LaneWish], owner: str, actor: Actor, description: str = ""
 ) -> Model:
     check_name("model", name)
-    _check_lanes(lanes)
+    check_lanes(lanes)
     try:
         with transaction.atomic():
             model = Model.objects.create(name=name, owner=owner, description=description)
-            _write_lanes(model, lanes)
+            write_lanes(model, lanes)
             rebuild_table()
             record(actor, "model.create", subject=f"model/{name}", lanes=[lane.name for lane in lanes])
     except IntegrityError as exc:
         raise Conflict(f"There is a model '{name}' already.", name=name) from exc
     return model
-
-
-def set_lanes(model_name: str, lanes: Sequence[LaneWish], *, actor: Actor) -> Model:
-    _check_lanes(lanes)
-    with transaction.atomic():
-        model = find_model(model_name)
-        Model.objects.select_for_update().get(pk=model.pk)
-        _refuse_lost_lanes(model, {lane.name for lane in lanes})
-        model.lanes.all().delete()
-        _write_lanes(model, lanes)
-        rebuild_table()
-        record(
-            actor,
-            "model.lanes",
-            subject=f"model/{model_name}",
-            lanes={lane.name: lane.max_prompt_tokens for lane in lanes},
-        )
-    return model
-
-
-def _refuse_lost_lanes(model: Model, names: set[str]) -> None:
-    """A lane that a release or the plan in force names cannot go."""
-    used = set(
-        ReleaseProfile.objects.filter(release__model=model, lane__gt="").values_list("lane", flat=True)
-    )
-    plan = Plan.objects.filter(in_force__model=model).first()
-    lost = sorted((used | set(plan.lanes if plan else ())) - names)
-    if lost:
-        raise Conflict(
-            f"Releases or the plan in force use the lanes {', '.join(lost)}. Keep them, or move off them first.",
-            lanes=lost,
-        )
-
-
-def _write_lanes(model: Model, lanes: Sequence[LaneWish]) -> None:
-    Lane.objects.bulk_create(
-        Lane(
-            model=model,
-            name=lane.name,
-            position=position,
-            max_prompt_tokens=lane.max_prompt_tokens,
-            concurrency=lane.concurrency,
-            ttft_target_ms=lane.ttft_target_ms,
-        )
-        for position, lane in enumerate(lanes)
-    )
-
-
-def _check_lanes(lanes: Sequence[LaneWish]) -> None:
-    if not lanes:
-        raise Invalid("A model needs at least one lane.")
-    if len(lanes) > MOST_LANES:
-        raise Invalid(f"A model has at most {MOST_LANES} lanes.")
-    problems = []
-    for lane in lanes:
-        check_name("lane", lane.name)
-        problems += _figure_problems(lane)
-    edges = [lane.max_prompt_tokens for lane in lanes]
-    if edges[-1] is not None or any(edge is None for edge in edges[:-1]):
-        problems.append("exactly the last lane has no upper edge")
-    known = [edge for edge in edges if edge is not None]
-    if known != sorted(set(known)):
-        problems.append("the edges rise from lane to lane")
-    if len({lane.name for lane in lanes}) != len(lanes):
-        problems.append("each lane has a name of its own")
-    if problems:
-        raise Invalid(f"The lanes are refused: {'; '.join(problems)}.", problems=problems)
-
-
-def _figure_problems(lane: LaneWish) -> list[str]:
-    edge = 1 if lane.max_prompt_tokens is None else lane.max_prompt_tokens
-    if all(1 <= figure <= LARGEST_WHOLE for figure in (edge, lane.concurrency, lane.ttft_target_ms)):
-        return []
-    return [f"the figures of lane '{lane.name}' are whole numbers from 1 to {LARGEST_WHOLE}"]
 
 
 def create_version(model_name: str, wish: VersionWish, *, actor: Actor) -> Version:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -20,6 +22,9 @@ from pool.services.routing import rebuild_table
 KEY_PREFIX = "sk-sluice-"
 TOKEN_PREFIX = "slt_"
 TIERS = ("vip", "standard", "batch")
+LARGEST_LIMIT = 2**31 - 1
+KEEPALIVE_RANGE_S = (1.0, 600.0)
+LIMITS = ("requests_per_min", "tokens_per_min", "keepalive_s")
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,11 @@ class KeyWish:
     allowed_models: tuple[str, ...] | None = None
     may_pin: bool = False
     label: str = ""
+    requests_per_min: int | None = None
+    """Over all gateway processes; None: no limit."""
+    tokens_per_min: int | None = None
+    keepalive_s: float | None = None
+    """A stream without a byte for so long gets a comment; None: never."""
 
 
 def digest_key(key: str) -> str:
@@ -47,19 +57,49 @@ def create_key(wish: KeyWish, *, actor: Actor, value: str | None = None) -> tupl
     try:
         with transaction.atomic():
             key = Key.objects.create(
-                name=wish.name,
-                digest=digest_key(value),
-                prefix=value[: len(KEY_PREFIX) + 4],
-                tier=wish.tier,
-                allowed_models=None if wish.allowed_models is None else list(wish.allowed_models),
-                may_pin=wish.may_pin,
-                label=wish.label,
+                digest=digest_key(value), prefix=value[: len(KEY_PREFIX) + 4], **_columns(wish)
             )
             rebuild_table()
-            record(actor, "key.create", subject=f"key/{key.name}", tier=key.tier, models=key.allowed_models)
+            limits = {name: getattr(key, name) for name in LIMITS if getattr(key, name) is not None}
+            record(
+                actor,
+                "key.create",
+                subject=f"key/{key.name}",
+                tier=key.tier,
+                models=key.allowed_models,
+                **limits,
+            )
     except IntegrityError as exc:
         raise Conflict(f"There is a key '{wish.name}' already. Choose another name.", name=wish.name) from exc
     return key, value
+
+
+def change_key(name: str, changes: Mapping[str, Any], *, actor: Actor) -> Key:
+    """`changes` are fields of KeyWish but the name. The key itself stays; gateways follow within a second.
+
+    What is so already changes nothing and writes no audit row.
+    """
+    with transaction.atomic():
+        key = Key.objects.select_for_update().filter(name=name).first()
+        if key is None:
+            raise not_found("key", name)
+        if key.revoked_at is not None:
+            raise Conflict(f"Key '{name}' is revoked for good. Make another one.", name=name)
+        before = _wish_of(key)
+        wish = KeyWish(**{**asdict(before), **changes, "name": name})
+        _check(wish)
+        moved = {
+            field: [value, asdict(wish)[field]]
+            for field, value in asdict(before).items()
+            if asdict(wish)[field] != value
+        }
+        if moved:
+            for field, value in _columns(wish).items():
+                setattr(key, field, value)
+            key.save(update_fields=list(_columns(wish)))
+            rebuild_table()
+            record(actor, "key.change", subject=f"key/{name}", changes=moved)
+    return key
 
 
 def revoke_key(name: str, *, actor: Actor) -> Key:
@@ -76,15 +116,52 @@ def revoke_key(name: str, *, actor: Actor) -> Key:
     return key
 
 
+def _columns(wish: KeyWish) -> dict[str, Any]:
+    models = None if wish.allowed_models is None else list(wish.allowed_models)
+    return asdict(wish) | {"allowed_models": models}
+
+
+def _wish_of(key: Key) -> KeyWish:
+    models = None if key.allowed_models is None else tuple(key.allowed_models)
+    return KeyWish(
+        name=key.name,
+        tier=key.tier,
+        allowed_models=models,
+        may_pin=key.may_pin,
+        label=key.label,
+        requests_per_min=key.requests_per_min,
+        tokens_per_min=key.tokens_per_min,
+        keepalive_s=key.keepalive_s,
+    )
+
+
 def _check(wish: KeyWish) -> None:
     check_name("key", wish.name)
     if wish.tier not in TIERS:
         raise Invalid(f"The tier '{wish.tier}' is unknown. Use one of {', '.join(TIERS)}.", tier=wish.tier)
+    _check_limits(wish)
     if wish.allowed_models is not None:
         known = set(Model.objects.filter(name__in=wish.allowed_models).values_list("name", flat=True))
         missing = sorted(set(wish.allowed_models) - known)
         if missing:
             raise Invalid(f"There is no model {', '.join(missing)}. Register it first.", missing=missing)
+
+
+def _check_limits(wish: KeyWish) -> None:
+    for name, limit in (
+        ("requests_per_min", wish.requests_per_min),
+        ("tokens_per_min", wish.tokens_per_min),
+    ):
+        if limit is not None and not 1 <= limit <= LARGEST_LIMIT:
+            raise _wrong_limit(name, f"is from 1 to {LARGEST_LIMIT}, or none")
+    low, high = KEEPALIVE_RANGE_S
+    if wish.keepalive_s is not None and not low <= wish.keepalive_s <= high:
+        raise _wrong_limit("keepalive_s", f"is from {low:g} to {high:g} seconds, or none")
+
+
+def _wrong_limit(name: str, rule: str) -> Invalid:
+    text = f"The limit '{name}' {rule}."
+    return Invalid(text, problems=[{"field": name, "message": text}])
 
 
 def create_token(user: User, *, name: str, actor: Actor, value: str | None = None) -> tuple[ApiToken, str]:

@@ -1,9 +1,8 @@
 import pytest
 from django.db import IntegrityError, transaction
 
-from pool.models import Lane, Profile, Release, Scale, Version
+from pool.models import Profile, Release, Scale, Version
 from pool.services.catalog import (
-    LaneWish,
     ReleaseWish,
     VersionWish,
     ask_full_check,
@@ -12,47 +11,14 @@ from pool.services.catalog import (
     create_release,
     create_version,
     retire_version,
-    set_lanes,
     set_scale,
 )
 from pool.services.errors import Conflict, Invalid, NotFound
-from pool.services.plans import PlanWish, set_plan
+from pool.services.lanes import LaneWish
 from tests.pool.services.world import ACTOR, make_replica, make_world
 
 pytestmark = pytest.mark.django_db
 ONE = [LaneWish("all", None, 8, 300)]
-
-
-@pytest.mark.parametrize(
-    ("lanes", "problem"),
-    [
-        ([], "at least one lane"),
-        ([LaneWish("short", 512, 8, 300)], "last lane has no upper edge"),
-        ([LaneWish("a", 512, 8, 300), LaneWish("b", 256, 8, 300), LaneWish("c", None, 1, 1)], "edges rise"),
-        ([LaneWish("a", 512, 8, 300), LaneWish("a", None, 8, 300)], "name of its own"),
-    ],
-)
-def test_lanes_that_make_no_sense_are_refused(lanes: list[LaneWish], problem: str) -> None:
-    make_world()
-
-    with pytest.raises(Invalid, match=problem):
-        create_model("other", lanes=lanes, owner="", actor=ACTOR)
-
-
-@pytest.mark.parametrize(
-    "lanes",
-    [
-        [LaneWish("a", None, 0, 1)],
-        [LaneWish("a", None, 1, 2**31)],
-        [LaneWish("a", 0, 1, 1), LaneWish("b", None, 1, 1)],
-        [*(LaneWish(f"l{n}", n, 1, 1) for n in range(1, 33)), LaneWish("rest", None, 1, 1)],
-    ],
-)
-def test_lanes_without_measure_are_refused(lanes: list[LaneWish]) -> None:
-    make_world()
-
-    with pytest.raises(Invalid):
-        create_model("other", lanes=lanes, owner="", actor=ACTOR)
 
 
 def test_only_a_version_that_is_there_is_verified() -> None:
@@ -67,22 +33,6 @@ def test_a_model_name_is_used_once() -> None:
 
     with pytest.raises(Conflict):
         create_model("chatty", lanes=ONE, owner="", actor=ACTOR)
-
-
-def test_lanes_are_replaced_whole() -> None:
-    world = make_world()
-
-    set_lanes("chatty", ONE, actor=ACTOR)
-
-    assert list(Lane.objects.filter(model=world.model).values_list("name", flat=True)) == ["all"]
-
-
-def test_a_lane_that_the_plan_in_force_uses_cannot_go() -> None:
-    make_world()
-    set_plan("chatty", PlanWish({1: 100}, lanes={"short": {1: 100}}), actor=ACTOR)
-
-    with pytest.raises(Conflict, match="short"):
-        set_lanes("chatty", ONE, actor=ACTOR)
 
 
 def test_releases_are_numbered_per_model_and_bring_their_wish() -> None:

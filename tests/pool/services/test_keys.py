@@ -8,6 +8,7 @@ from pool.services.audit import Actor
 from pool.services.errors import Conflict, Invalid, NotFound
 from pool.services.keys import (
     KeyWish,
+    change_key,
     create_key,
     create_token,
     digest_key,
@@ -56,6 +57,9 @@ def test_a_revoked_key_leaves_the_table_and_stays_revoked_once() -> None:
         (KeyWish("a", tier="gold"), Invalid),
         (KeyWish("a", allowed_models=("nobody",)), Invalid),
         (KeyWish("<img src=x>"), InvalidName),
+        (KeyWish("a", requests_per_min=0), Invalid),
+        (KeyWish("a", tokens_per_min=2**31), Invalid),
+        (KeyWish("a", keepalive_s=0.2), Invalid),
     ],
 )
 def test_a_wrong_wish_is_refused(wish: KeyWish, error: type[Exception]) -> None:
@@ -65,6 +69,52 @@ def test_a_wrong_wish_is_refused(wish: KeyWish, error: type[Exception]) -> None:
         create_key(wish, actor=ACTOR)
 
     assert not Key.objects.exists()
+
+
+def test_a_keys_limits_reach_the_routing_table() -> None:
+    make_world()
+    create_key(KeyWish("desk", requests_per_min=60, keepalive_s=15), actor=ACTOR)
+
+    change_key("desk", {"tier": "vip", "requests_per_min": None, "tokens_per_min": 9000}, actor=ACTOR)
+
+    (route,) = from_bytes(current_delivery().body, SECRET).keys
+    assert (route.tier, route.requests_per_min, route.tokens_per_min, route.keepalive_s) == (
+        "vip",
+        None,
+        9000,
+        15.0,
+    )
+    assert AuditEntry.objects.latest("id").details["changes"] == {
+        "tier": ["standard", "vip"],
+        "requests_per_min": [60, None],
+        "tokens_per_min": [None, 9000],
+    }
+
+
+def test_a_key_that_is_so_already_writes_nothing() -> None:
+    make_world()
+    create_key(KeyWish("desk", allowed_models=("chatty",)), actor=ACTOR)
+    before = (current_delivery().version, AuditEntry.objects.count())
+
+    change_key("desk", {"allowed_models": ("chatty",), "label": ""}, actor=ACTOR)
+
+    assert (current_delivery().version, AuditEntry.objects.count()) == before
+
+
+def test_a_revoked_key_is_not_changed() -> None:
+    make_world()
+    create_key(KeyWish("desk"), actor=ACTOR)
+    revoke_key("desk", actor=ACTOR)
+
+    with pytest.raises(Conflict, match="revoked for good"):
+        change_key("desk", {"tier": "vip"}, actor=ACTOR)
+
+
+def test_an_unknown_key_is_not_changed() -> None:
+    make_world()
+
+    with pytest.raises(NotFound):
+        change_key("nobody", {}, actor=ACTOR)
 
 
 def test_a_name_is_used_once() -> None:

@@ -20,7 +20,6 @@ from pool.models import (
 )
 from pool.services.audit import Actor
 from pool.services.catalog import (
-    LaneWish,
     ReleaseWish,
     VersionWish,
     create_model,
@@ -28,6 +27,7 @@ from pool.services.catalog import (
     create_release,
     create_version,
 )
+from pool.services.lanes import LaneWish
 from pool.services.routing import create_routing_state
 
 SECRET = "test-secret-key-that-is-long-enough"
