@@ -48,8 +48,8 @@ class Fault(StrEnum):
 AT_ONCE = frozenset({Fault.CONNECT, Fault.CONNECT_TIMEOUT, Fault.LOST, Fault.DEAD_CORE, Fault.MISDIRECTED})
 """What no single request explains: passed over from the first time on (FC-02)."""
 
-_DEAD_CORE_MARKS = (b"EngineCore", b"EngineDeadError")
-"""What vLLM 0.32 says when its core has died (measured: `EngineCore encountered an issue`)."""
+_DEAD_CORE_MARKS = (b"EngineCore encountered an issue", b"EngineDeadError")
+"""What vLLM 0.32 says when its core has died (measured)."""
 
 
 class Phase(StrEnum):
