@@ -128,6 +128,15 @@ def changed_settings(settings: LaneSettings | ModelSettings) -> dict[str, Any]:
     return {name: value for name, value in asdict(settings).items() if value != usual[name]}
 
 
+def number_bounds(name: str) -> tuple[float, float]:
+    """The smallest and the largest value of a setting that is a number."""
+    if name.endswith("_ratio"):
+        return 0.0, 10.0 if name in ("growth_ratio", "retry_ratio") else 1.0
+    if name.endswith("_s"):
+        return (0.0 if name == "cache_s" else 0.05), _LONGEST_S
+    return (0 if name in ("pacing_ms", "queue_limit") else 1), _LARGEST_WHOLE
+
+
 def _read(kind: type[S], given: Mapping[str, Any]) -> S:
     known = {one.name: one for one in fields(kind)}
     for name in given:
@@ -153,12 +162,7 @@ def _check(name: str, kind: str, value: Any) -> Any:
 
 
 def _check_number(name: str, kind: str, value: float) -> float:
-    if name.endswith("_ratio"):
-        low, high = 0.0, 10.0 if name in ("growth_ratio", "retry_ratio") else 1.0
-    elif name.endswith("_s"):
-        low, high = (0.0 if name == "cache_s" else 0.05), _LONGEST_S
-    else:
-        low, high = (0 if name in ("pacing_ms", "queue_limit") else 1), _LARGEST_WHOLE
+    low, high = number_bounds(name)
     if not low <= value <= high:
         raise _wrong(name, f"is between {low:g} and {high:g}")
     if kind.startswith("float"):

@@ -9,20 +9,13 @@ from datetime import datetime
 
 from django.db.models import Prefetch, QuerySet
 
+from pool.domain.gateway_settings import ModelSettings, read_model_settings
 from pool.models import Model, Plan, PlanInForce, Release, Replica, Version, VersionPresence
+from pool.queries.lanes import LaneRow, lane_row
 from pool.queries.plans import PlanRow, plan_row
 
 PLANS_SHOWN = 50
 COMING_PHASES = frozenset({"pending", "starting", "loading", "warming"})
-
-
-@dataclass(frozen=True)
-class LaneRow:
-    name: str
-    max_prompt_tokens: int | None
-    """Prompts below this length belong to the lane; None: up to the context."""
-    concurrency: int
-    ttft_target_ms: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +37,7 @@ class ModelRow:
     description: str
     created_at: datetime
     lanes: tuple[LaneRow, ...]
+    gateway: ModelSettings
     plan: PlanRow | None
     """In force; None: the model has no traffic yet."""
     replicas: ReplicaCount
@@ -167,10 +161,8 @@ def _model_rows(rows: QuerySet[Model]) -> tuple[ModelRow, ...]:
             owner=model.owner,
             description=model.description,
             created_at=model.created_at,
-            lanes=tuple(
-                LaneRow(lane.name, lane.max_prompt_tokens, lane.concurrency, lane.ttft_target_ms)
-                for lane in model.lanes.all()
-            ),
+            lanes=tuple(lane_row(lane) for lane in model.lanes.all()),
+            gateway=read_model_settings(model.gateway),
             plan=plan_row(plans[model.pk], in_force=plans[model.pk].number) if model.pk in plans else None,
             replicas=_count(
                 None,

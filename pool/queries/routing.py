@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pool.domain.gateway_settings import read_lane_settings, read_model_settings
+from pool.domain.gateway_settings import read_model_settings
 from pool.domain.routing_table import (
     KeyRoute,
     LaneRoute,
@@ -14,6 +14,7 @@ from pool.domain.routing_table import (
     ReplicaRoute,
 )
 from pool.models import Key, Lane, Model, Plan, PlanInForce, Release, ReleaseProfile, Replica, Runtime
+from pool.queries.lanes import lane_settings
 
 COMING_PHASES = ("pending", "starting", "loading", "warming")
 
@@ -21,7 +22,7 @@ COMING_PHASES = ("pending", "starting", "loading", "warming")
 def load_model_routes() -> tuple[ModelRoute, ...]:
     lanes: dict[int, list[LaneRoute]] = defaultdict(list)
     for lane in Lane.objects.order_by("model_id", "position"):
-        lanes[lane.model_id].append(_lane_route(lane))
+        lanes[lane.model_id].append(LaneRoute(lane.name, lane.max_prompt_tokens, lane_settings(lane)))
     plans = {row.model_id: row.plan for row in PlanInForce.objects.select_related("plan")}
     replicas, coming = _load_replicas()
     releases = _load_releases(replicas)
@@ -53,13 +54,6 @@ def load_key_routes() -> tuple[KeyRoute, ...]:
         )
         for key in Key.objects.filter(revoked_at=None).order_by("name")
     )
-
-
-def _lane_route(lane: Lane) -> LaneRoute:
-    settings = read_lane_settings(
-        {**lane.settings, "concurrency": lane.concurrency, "ttft_target_ms": lane.ttft_target_ms}
-    )
-    return LaneRoute(name=lane.name, max_prompt_tokens=lane.max_prompt_tokens, settings=settings)
 
 
 def _plan_route(plan: Plan) -> PlanRoute:

@@ -17,6 +17,7 @@ from pool.domain.gateway_settings import (
 from pool.domain.lanes import default_lanes
 from pool.domain.names import check_name
 from pool.models import Lane, Model, Plan, ReleaseProfile
+from pool.queries.lanes import lane_settings
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
@@ -47,12 +48,6 @@ class LaneWish:
             raise InvalidGatewaySettings(
                 f"Lane '{self.name}': {exc.message}", lane=self.name, **exc.details
             ) from exc
-
-
-def lane_settings(lane: Lane) -> LaneSettings:
-    return read_lane_settings(
-        {**lane.settings, "concurrency": lane.concurrency, "ttft_target_ms": lane.ttft_target_ms}
-    )
 
 
 def wish_default_lanes(context_tokens: int | None, **settings: Any) -> list[LaneWish]:

@@ -5,9 +5,10 @@ import pytest
 from pool.domain.gateway_settings import InvalidGatewaySettings
 from pool.domain.routing_table import from_bytes
 from pool.models import AuditEntry, Lane
+from pool.queries.lanes import lane_settings
 from pool.services.catalog import create_model
 from pool.services.errors import Conflict, Invalid, NotFound
-from pool.services.lanes import LaneWish, lane_settings, set_lane, set_lanes
+from pool.services.lanes import LaneWish, set_lane, set_lanes
 from pool.services.plans import PlanWish, set_plan
 from pool.services.routing import current_delivery
 from tests.pool.services.world import ACTOR, SECRET, make_world
