@@ -6,6 +6,7 @@ from typing import Any
 from tests.fakes.switches import Switches
 
 GARBAGE = "zq zq zq zq zq zq zq zq"
+DEAD_CORE = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 FATAL_LINES = {
     "kv": "ValueError: To serve at least one request with the model's max seq len (8192), (0.18 GiB KV "
@@ -95,7 +96,7 @@ class Answer:
         return end + b"data: [DONE]\n\n"
 
     def dead_core(self) -> bytes:
-        error = {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "code": 500}
+        error = {"message": DEAD_CORE, "type": "InternalServerError", "code": 500}
         return b"data: " + _dump({"error": error}) + b"\n\ndata: [DONE]\n\n"
 
     def _event(self, choice: dict[str, Any] | None = None, **more: object) -> bytes:

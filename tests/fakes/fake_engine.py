@@ -53,6 +53,8 @@ class FakeEngine:
         self.draining = False
         self.exit: Callable[[int], None] = self._vanish
         self._begun = 0
+        self._moves = asyncio.Event()
+        self._moves.set()
         self._loaded_at = INFINITE
         self._server: asyncio.Server | None = None
 
@@ -80,6 +82,13 @@ class FakeEngine:
         self._vanish(0)
         if self._server is not None:
             await self._server.wait_closed()
+
+    def freeze(self) -> None:
+        """Its core stands still while the API goes on, until `thaw`: what SIGSTOP does to a real core."""
+        self._moves.clear()
+
+    def thaw(self) -> None:
+        self._moves.set()
 
     async def idle(self) -> None:
         """Returns when no completion runs."""
@@ -117,7 +126,7 @@ class FakeEngine:
 
     def _health(self) -> tuple[int, bytes]:
         warm = self.switches.health_from != "warm" or self.finished > 0
-        return (200, b"") if warm else (503, b"")
+        return (200, b"") if warm and not self.switches.dead_core else (503, b"")
 
     def _tokenize(self, call: Call) -> bytes:
         body = json.loads(call.body)
@@ -175,6 +184,8 @@ class FakeEngine:
         if self.switches.poison and self.switches.poison in prompt:
             self.exit(1)
         status = self.switches.err
+        if self.switches.dead_core:
+            return 500, answers.error_body(500, answers.DEAD_CORE, kind="InternalServerError")
         if "ERR:" in prompt:
             status = int(prompt.partition("ERR:")[2][:3])
         if status:
@@ -226,6 +237,7 @@ class FakeEngine:
         await connection.end_stream(answer.ending("stop", spoken=len(answer.words)))
 
     async def _fails_at(self, connection: "_Connection", index: int) -> bool:
+        await self._moves.wait()
         if index == self.switches.stall_at:
             await asyncio.sleep(86_400)
         if index == self.switches.die_at:
