@@ -16,8 +16,8 @@ LEARNT_FACTOR = 3.0
 LONGEST_SILENCE_S = 120.0
 PREFILL_TOKENS_PER_S = 1_000.0
 """The slowest prefill that is met in practice; what waits for its first byte may take so long (FC-26)."""
-FORGET_RATIO = 0.995
-"""Per look: a silence of long ago, when the engine was cold, counts half after about two minutes."""
+HALF_LIFE_S = 120.0
+"""Of what was learnt: an engine is slow while it is cold."""
 
 
 class Working(Protocol):
@@ -46,7 +46,7 @@ class Sign(StrEnum):
 class ProgressWatch:
     """One per replica; `look` about once a second, also while it is idle."""
 
-    __slots__ = ("_busy_since_s", "_learnt_s", "_seen_byte_at_s", "hung_since_s")
+    __slots__ = ("_busy_since_s", "_learnt_s", "_looked_at_s", "_seen_byte_at_s", "hung_since_s")
 
     def __init__(self) -> None:
         self.hung_since_s: float | None = None
@@ -54,6 +54,7 @@ class ProgressWatch:
         self._busy_since_s: float | None = None
         self._seen_byte_at_s = 0.0
         self._learnt_s = 0.0
+        self._looked_at_s = 0.0
 
     def look(self, engine: Working, now_s: float) -> Sign:
         """Any byte clears a hang, and the silence before it is learnt: an engine whose plain answers take long is
@@ -63,7 +64,9 @@ class ProgressWatch:
             return Sign.NONE
         if self._busy_since_s is None:
             self._busy_since_s = now_s
-        self._learnt_s *= FORGET_RATIO
+        if self._learnt_s:
+            self._learnt_s *= 0.5 ** ((now_s - self._looked_at_s) / HALF_LIFE_S)
+        self._looked_at_s = now_s
         if engine.last_byte_at_s > self._seen_byte_at_s and self._learn(engine.last_byte_at_s):
             return Sign.MOVED
         silent_since_s = max(self._busy_since_s, self._seen_byte_at_s)
