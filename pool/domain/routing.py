@@ -1,7 +1,63 @@
-"""Filter and pick of a replica: least loaded by the gateway's own count, ties at random."""
+"""Choice of a replica among those that may serve a request: score, then pick with a load bound.
 
+The filter (ready, lane, context, breaker, room, not tried before) is the caller's.
+"""
+
+from __future__ import annotations
+
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
+
+from pool.domain.affinity import PrefixIndex, ReplicaCache
+
+# Weights turn everything into prompt tokens to compute. They are measured (`sluice bench affinity`, docs/gateway.md):
+# full weight on the queue scatters prefixes, and the cluster then computes them again and again, so that every
+# prompt waits longer. A replica with the prefix is left once its queue is longer by 12.5 times what it saves.
+QUEUE_WEIGHT = 0.08
+"""Of prompt tokens that wait for their first byte."""
+IN_FLIGHT_WEIGHT = 0.005
+"""Of all tokens in flight: they slow decoding down."""
+SENT_WEIGHT = 0.01
+"""Of tokens sent lately (`affinity.SENT_MEMORY_S`): evens out what is idle."""
+BOUND_RATIO, BOUND_REQUESTS = 1.5, 4.0
+"""No more requests in flight than the mean times the one plus the other, while another replica has fewer."""
+ERROR_TOKENS = 8192.0
+"""A replica that always fails looks as if the prompt were computed twice, plus so much."""
+KV_FULL_RATIO = 0.9
+"""Tokens over this part of the KV cache weigh fully: they wait for others to end, or push them out."""
+GAUGE_FRESH_S = 3.0
+"""Engine gauges come each second; older ones are unknown."""
+MANY = 16
+"""With more candidates the holder of the prefix and half so many others are scored."""
+
+_OVER_BOUND = 1e12
+
+
+class Ticket(Protocol):
+    """What the choice reads of a request, and the one thing that it sets."""
+
+    prompt_tokens: int
+    kv_need_tokens: int
+    blocks: Sequence[int]
+    uncached_tokens: int
+    """Set to the prompt tokens that the chosen engine must probably compute."""
+
+
+class Scored(Protocol):
+    """What the choice reads of a replica. None is not known."""
+
+    in_flight: int
+    in_flight_tokens: int
+    prefill_tokens: int
+    others_in_flight: int | None
+    others_tokens: int | None
+    kv_tokens: int | None
+    kv_used_ratio: float | None
+    waiting: int | None
+    gauges_at_s: float | None
+    error_score: float
+    cached: ReplicaCache | None
 
 
 class Candidate(Protocol):
@@ -10,7 +66,114 @@ class Candidate(Protocol):
     """Passed over before this time; 0 = not ejected."""
 
 
+S = TypeVar("S", bound=Scored)
 C = TypeVar("C", bound=Candidate)
+
+
+def choose_by_score(
+    candidates: Sequence[S],
+    ticket: Ticket,
+    *,
+    now_s: float,
+    draw: Callable[[], float],
+    index: PrefixIndex | None,
+) -> S | None:
+    """The cheapest replica; None if there is no candidate. `draw` gives a number in [0, 1) that breaks ties.
+
+    Without an index, prefixes count nothing. Its `note_sent` is the caller's, once the request goes out.
+    """
+    count = len(candidates)
+    worth_tokens = index.weigh_block(ticket) if index is not None and ticket.blocks else 0.0
+    if count == 1:
+        ticket.uncached_tokens = _count_uncached(candidates[0], ticket, worth_tokens)
+        return candidates[0]
+    if not count:
+        return None
+    if count > MANY:
+        candidates = _shorten(candidates, ticket, draw, index)
+        count = len(candidates)
+    usual = _usual_gauges(candidates, now_s)
+    limit = BOUND_REQUESTS + BOUND_RATIO * sum([_running(replica) for replica in candidates]) / count
+    sent_weight = 0.0 if index is None else SENT_WEIGHT * index.sent_scale(now_s)
+    least, best, best_uncached = math.inf, None, 0
+    start = int(draw() * count)
+    for place in range(start - count, start):
+        replica = candidates[place]
+        uncached = _count_uncached(replica, ticket, worth_tokens)
+        cost = uncached + _weigh_load(replica, ticket, usual, now_s)
+        if sent_weight and replica.cached is not None:
+            cost += sent_weight * replica.cached.sent
+        if _running(replica) >= limit:
+            cost += _OVER_BOUND
+        if cost < least:
+            least, best, best_uncached = cost, replica, uncached
+    ticket.uncached_tokens = best_uncached
+    return best
+
+
+def _shorten(
+    candidates: Sequence[S], ticket: Ticket, draw: Callable[[], float], index: PrefixIndex | None
+) -> Sequence[S]:
+    """Every n-th from a drawn place on, and whoever holds the prompt's beginning."""
+    step = len(candidates) * 2 // MANY
+    few = list(candidates[int(draw() * step) :: step])
+    holder = index.find_holder(ticket.blocks) if index is not None else None
+    if holder is not None:
+        few += [replica for replica in candidates if replica.cached is holder and replica not in few]
+    return few
+
+
+def _count_uncached(replica: Scored, ticket: Ticket, worth_tokens: float) -> int:
+    prompt, cached = ticket.prompt_tokens, replica.cached
+    if not worth_tokens or cached is None:
+        return prompt
+    return max(0, prompt - int(worth_tokens * cached.count_match(ticket.blocks)))
+
+
+def _weigh_load(replica: Scored, ticket: Ticket, usual: tuple[float, float] | None, now_s: float) -> float:
+    """Of its own counts first: gauges lag by a second, so they only add what the counts do not show."""
+    queue: float = replica.prefill_tokens
+    held: float = replica.in_flight_tokens + (replica.others_tokens or 0)
+    cost = IN_FLIGHT_WEIGHT * held
+    if usual is not None:
+        waiting, used_ratio = _read_gauges(replica, usual, now_s)
+        queue = max(queue, waiting * ticket.prompt_tokens)
+        held = max(held, used_ratio * (replica.kv_tokens or 0))
+    if replica.kv_tokens:
+        cost += max(0.0, held + ticket.kv_need_tokens - KV_FULL_RATIO * replica.kv_tokens)
+    if replica.error_score:
+        cost += replica.error_score * (ticket.prompt_tokens + ERROR_TOKENS)
+    return cost + QUEUE_WEIGHT * queue
+
+
+def _usual_gauges(candidates: Sequence[Scored], now_s: float) -> tuple[float, float] | None:
+    """Mean waiting requests and KV use of those that tell; None: nobody does."""
+    fresh = [one for one in candidates if one.gauges_at_s is not None and _is_fresh(one, now_s)]
+    if not fresh:
+        return None
+    waiting = [one.waiting for one in fresh if one.waiting is not None]
+    used = [one.kv_used_ratio for one in fresh if one.kv_used_ratio is not None]
+    return (
+        sum(waiting) / len(waiting) if waiting else 0.0,
+        sum(used) / len(used) if used else 0.0,
+    )
+
+
+def _read_gauges(replica: Scored, usual: tuple[float, float], now_s: float) -> tuple[float, float]:
+    """A failed scrape is unknown load, not zero: zero would attract all traffic."""
+    waiting, used_ratio = usual
+    if _is_fresh(replica, now_s):
+        waiting = waiting if replica.waiting is None else replica.waiting
+        used_ratio = used_ratio if replica.kv_used_ratio is None else replica.kv_used_ratio
+    return waiting, used_ratio
+
+
+def _is_fresh(replica: Scored, now_s: float) -> bool:
+    return replica.gauges_at_s is not None and now_s - replica.gauges_at_s <= GAUGE_FRESH_S
+
+
+def _running(replica: Scored) -> int:
+    return replica.in_flight + (replica.others_in_flight or 0)
 
 
 def pick_replica(
