@@ -8,7 +8,7 @@ request waits. Caps move between processes in a ledger that they share (`pool/ga
 from __future__ import annotations
 
 from collections import deque
-from math import ceil, floor
+from math import ceil
 
 WINDOW_S = 60.0
 _PIECES = 240
@@ -58,12 +58,12 @@ class Window:
         while pieces and self._end_s(pieces[0][0]) <= now_s:
             self.used -= pieces.popleft()[1]
 
-    def free_at_s(self, amount: float) -> float | None:
+    def free_at_s(self, amount: int) -> float | None:
         """When so much of what is used now will have expired; None if less than that is used."""
         left = amount
         for number, taken in self._pieces:
             left -= taken
-            if left <= _EPSILON:
+            if left <= 0:
                 return self._end_s(number)
         return None
 
@@ -75,18 +75,22 @@ class Share:
     """This process' part of one shared limit. `amount` is 1 per request, or tokens."""
 
     __slots__ = (
-        "_asked", "_asked_at_s", "_lost_at_s", "_window_s", "cap", "free_elsewhere_at_s", "hot_until_s", "id",
-        "is_leased", "is_pressed", "limit", "need", "next_sync_s", "others_used", "window",
+        "_asked", "_asked_at_s", "_lost_at_s", "cap", "free_elsewhere_at_s", "hot_until_s", "id", "is_active",
+        "is_known", "is_leased", "is_pressed", "limit", "need", "next_sync_s", "others_used", "window", "window_s",
     )  # fmt: skip
 
     def __init__(self, id: str, limit: int, *, window_s: float = WINDOW_S) -> None:
         self.id = id
         self.limit = limit
         self.window = Window(window_s)
-        self.cap: float = 0.0
+        self.cap = 0
         """What this process may take in a window."""
         self.is_leased = False
         """The ledger knows its cap. Else it is the plain share of an idle limit: limit / processes."""
+        self.is_known = False
+        """The ledger told what this process used before it was restarted."""
+        self.is_active = False
+        """Of those that meet the ledger."""
         self.is_pressed = False
         self.need = 0
         """The largest amount that was refused since the last look into the ledger."""
@@ -96,7 +100,7 @@ class Share:
         self.hot_until_s = 0.0
         """Another process uses the limit; its lease has to be respected until then."""
         self.next_sync_s = 0.0
-        self._window_s = window_s
+        self.window_s = window_s
         self._asked = 0.0
         self._asked_at_s = 0.0
         self._lost_at_s: float | None = None
@@ -104,7 +108,7 @@ class Share:
     def has_room(self, amount: int, now_s: float) -> bool:
         window = self.window
         window.expire(now_s)
-        return window.used + amount <= self.cap + _EPSILON
+        return window.used + amount <= self.cap
 
     def take(self, amount: int, now_s: float) -> None:
         """`has_room` was true."""
@@ -112,6 +116,11 @@ class Share:
         self._asked += amount
         if self.window.used > self.cap * _PRESSED_RATIO:
             self.is_pressed = True
+
+    def clear_wishes(self) -> None:
+        """They are on their way to the ledger."""
+        self.is_pressed = False
+        self.need = 0
 
     def note_refused(self, amount: int) -> None:
         self._asked += amount
@@ -132,7 +141,7 @@ class Share:
     def retry_after_s(self, amount: int, now_s: float) -> int:
         """Whole seconds, at least 1: after it, `amount` has room if nobody else takes it."""
         if amount > self.limit:
-            return ceil(self._window_s)
+            return ceil(self.window_s)
         if not self.is_full_everywhere(amount):
             return 1
         free_at_s = self.window.free_at_s(self.window.used + amount - max(self.cap, amount))
@@ -148,26 +157,31 @@ class Share:
         self._asked_at_s = now_s
         return self._asked
 
-    def accept(self, cap: float, others_used: int, *, free_elsewhere_at_s: float | None) -> None:
-        """What the ledger granted."""
-        self.cap = cap
-        self.is_leased = True
+    def accept(self, cap: int, others_used: int, *, used_before: int, now_s: float) -> bool:
+        """The ledger's grant, or its advice to sink. True if it sank: the ledger learns of it from the next question.
+
+        `used_before`: by this process before it was restarted.
+        """
+        if used_before:
+            self.window.add(used_before, now_s)
+        sinks = cap < self.cap
+        self.cap = max(cap, min(self.cap, self.window.used))
+        self.is_leased = self.is_known = True
         self.others_used = others_used
-        self.free_elsewhere_at_s = free_elsewhere_at_s
         self._lost_at_s = None
-        self.is_pressed = False
-        self.need = 0
+        return sinks
 
     def is_idle(self, now_s: float) -> bool:
         """Nobody uses it, as far as is known: its lease can be forgotten."""
         self.window.expire(now_s)
         return not self.window.used and now_s >= self.hot_until_s
 
-    def forget_lease(self) -> None:
-        self.is_leased = False
+    def forget_lease(self, share: int) -> None:
+        self.is_leased = self.is_active = self.is_pressed = False
         self.others_used = 0
+        self.cap = share
 
-    def hold_alone(self, share: float, now_s: float) -> None:
+    def hold_alone(self, share: int, now_s: float) -> None:
         """Without a ledger, or before it knows this limit: the plain share.
 
         A leased cap sinks to the share as what was taken expires. It rises to the share only after a whole window, in
@@ -182,14 +196,14 @@ class Share:
         self.window.expire(now_s)
         if self.cap > share:
             self.cap = max(share, min(self.cap, self.window.used))
-        elif now_s - self._lost_at_s > self._window_s + _DETECTION_S:
+        elif now_s - self._lost_at_s > self.window_s + _DETECTION_S:
             self.cap = share
 
 
-def plain_share(limit: int, processes: int, *, has_ledger: bool, settled: bool = True) -> float:
+def plain_share(limit: int, processes: int, *, has_ledger: bool, settled: bool = True) -> int:
     """Whole, since requests are: what is left over is nobody's until the ledger gives it out.
 
     Without a ledger it is at least 1: a limit below the number of processes must not shut its key out.
     """
-    share = floor(limit / (processes if settled else processes * _UNSETTLED_PART))
-    return float(share if has_ledger else max(1, share))
+    share = limit // (processes if settled else processes * _UNSETTLED_PART)
+    return share if has_ledger else max(1, share)
