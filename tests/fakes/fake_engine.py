@@ -159,6 +159,7 @@ class FakeEngine:
             return
         refusal = self._refusal(body)
         if refusal:
+            await asyncio.sleep(self.switches.err_s)
             connection.respond(*refusal)
             return
         if self.switches.hang_after is not None and turn > self.switches.hang_after:

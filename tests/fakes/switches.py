@@ -38,6 +38,7 @@ class Switches:
     err: int | None = (
         None  # every completion answers this; a prompt with `ERR:429` does so without the switch
     )
+    err_s: float = 0.0  # how long it takes to say so
     dead_core: bool = False  # what vLLM's API says after its core died: 500 to completions, 503 at /health
     variant: str = ""  # garbage: nonsense text
 
