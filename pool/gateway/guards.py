@@ -17,7 +17,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _BREAKS = {0x0B: "\n", 0x0C: "\n", 0x85: "\n"}
 _PLAIN = dict.fromkeys((*range(9), *range(0x0E, 0x20), *range(0x7F, 0xA0))) | _BREAKS
 # In JSON they are escaped, but for those beyond ASCII; other escapes can spell anything else of these guards.
-_RAW_ESCAPE = re.compile(rb"\\(?:u00|[bf])")
+_RAW_ESCAPE = re.compile(rb"\\(?:u00[0-9]|[bf])")
 _RAW_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")
 
 # No indent, table or gap between paragraphs is as long; tokenizers' patterns have gone quadratic on such runs.
