@@ -123,8 +123,8 @@ class PrefixIndex:
         return self._found / self._expected if self._expected > 0 else None
 
     def weigh_block(self, ticket: Prompt) -> float:
-        """What a matching block of this prompt saves, in tokens: 0 when engines do not find what is expected."""
-        return self._tokens_per_block(ticket) * self.trust
+        """What a matching block of this prompt saves, in tokens: 0 without blocks, or when engines find none."""
+        return self._tokens_per_block(ticket) * self.trust if ticket.blocks else 0.0
 
     def find_holder(self, blocks: Sequence[int]) -> ReplicaCache | None:
         """Whoever got the longest known beginning last."""
