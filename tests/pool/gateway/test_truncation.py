@@ -236,3 +236,10 @@ def test_the_hole_grows_until_enough_tokens_are_in_it() -> None:
 
     assert tokens is not None
     assert tokens >= 400
+
+
+def test_a_middle_without_a_place_to_cut_goes_as_a_whole_or_not() -> None:
+    prompt = f"head {'x' * 1000} tail"
+
+    assert cut({"prompt": prompt}, 250, how="paragraph", path=COMPLETIONS) is None
+    assert cut({"prompt": prompt}, 200, how="paragraph", path=COMPLETIONS) is not None
