@@ -14,14 +14,18 @@ def print_figure(
     unit: str,
     against: str | None = None,
     limit: float | None = None,
+    at_least: bool = False,
 ) -> bool:
-    """True when the value is within the limit, or has none. None: it could not be measured, which is not ok."""
+    """True when the value is within the limit, or has none. None: it could not be measured, which is not ok.
+
+    The limit is the highest good value, or with `at_least` the lowest.
+    """
     line: dict[str, object] = {"bench": bench, "figure": figure, "value": value, "unit": unit}
     if against is not None:
         line["against"] = against
     good = value is not None
     if limit is not None:
-        good = value is not None and value <= limit
+        good = value is not None and (value >= limit if at_least else value <= limit)
         line |= {"limit": limit, "ok": good}
     print(json.dumps(line), flush=True)
     return good
