@@ -56,11 +56,3 @@ class ContextLengthExceeded(GatewayError):
     code = "context_length_exceeded"
     status = 400
     kind = "invalid_request_error"
-
-
-class Quarantined(GatewayError):
-    """The same request was at work in several engines when they died: it may be what kills them."""
-
-    code = "quarantined"
-    status = 422
-    kind = "invalid_request_error"
