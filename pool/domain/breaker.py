@@ -1,13 +1,13 @@
 """The breaker of one replica, as one gateway process sees it: which of its failures are the engine's fault, how
-long it is passed over for them, and how it gets a trial. The caller passes the time in and filters with
-`list_usable`. What a caller did wrong (4xx, 429, 499) never counts (FC-15).
+long it is passed over for them, and how it gets a trial. What a caller did wrong (4xx, 429, 499) never counts
+(FC-15). The last replica of a release is never off: `link_breakers` tells each who else could serve.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 FAILURES_IN_A_ROW = 3
 """Of those faults that one request alone may cause."""
@@ -78,8 +78,8 @@ class Breaker:
     because the choice of a replica reads them for every request."""
 
     __slots__ = (
-        "_closed_at_s", "_failures", "_heard", "_openings", "_opened_at_s", "_succeeded_at_s", "_trial_until_s",
-        "_until_s", "closed", "counts", "error_score", "reason",
+        "_circles", "_closed_at_s", "_failures", "_openings", "_opened_at_s", "_succeeded_at_s", "_trial_until_s",
+        "_until_s", "closed", "counts", "error_score", "heard", "reason",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -90,19 +90,20 @@ class Breaker:
         """Of the newest opening; stays after it for the page."""
         self.counts: dict[str, int] = {}
         """Failures since the start by fault."""
+        self.heard = False
+        """Opened by what another process says."""
+        self._circles: tuple[Sequence[Breaker], ...] = ()
         self._failures = 0
         self._openings = 0
         self._opened_at_s = self._until_s = self._trial_until_s = 0.0
         self._closed_at_s = self._succeeded_at_s = float("-inf")
-        self._heard = False
 
     # Before a request.
     def allows(self, now_s: float) -> bool:
-        return self.closed or (now_s >= self._until_s and now_s >= self._trial_until_s)
-
-    def allows_trial(self, now_s: float) -> bool:
-        """For the last replica of its release: one request at a time even while it is open."""
-        return self.closed or now_s >= self._trial_until_s
+        """While it is open: where nobody else could serve, one request at a time."""
+        if self.closed:
+            return True
+        return now_s >= self._trial_until_s and (now_s >= self._until_s or self._is_last(now_s))
 
     def note_sent(self, now_s: float) -> bool:
         """True if this request is the trial: then its end must be told."""
@@ -161,7 +162,7 @@ class Breaker:
     def share_opinion(self, now_s: float) -> dict[str, Any] | None:
         """What other processes are told; None = nothing. Only first-hand: what was heard is not told on, or
         two processes would keep each other's opinion alive for ever."""
-        if self.closed or self._heard or now_s >= self._until_s:
+        if self.closed or self.heard or now_s >= self._until_s:
             return None
         return {
             "reason": self.reason,
@@ -174,13 +175,13 @@ class Breaker:
         outweighs them; the last one that falls silent closes what was only heard."""
         longest = max(opinions, key=_left_s, default=None)
         if longest is None:
-            if self._heard and not self.closed:
+            if self.heard and not self.closed:
                 self._close(now_s)
             return
         opened_at_s = now_s - float(longest["age_s"])
-        if (self.closed or self._heard) and self._succeeded_at_s < opened_at_s:
+        if (self.closed or self.heard) and self._succeeded_at_s < opened_at_s:
             self.closed = False
-            self._heard = True
+            self.heard = True
             self.reason = str(longest["reason"])
             self._opened_at_s = opened_at_s
             self._until_s = now_s + _left_s(longest)
@@ -194,11 +195,14 @@ class Breaker:
             "reason": "" if self.closed else str(self.reason),
             "since_s": None if self.closed else round(now_s - self._opened_at_s, 3),
             "left_s": round(self._until_s - now_s, 3) if phase is Phase.OPEN else None,
-            "heard": self._heard,
+            "heard": self.heard,
             "error_score": round(self.error_score, 3),
             "last_reason": str(self.reason),
             "failures": {str(fault): count for fault, count in self.counts.items()},
         }
+
+    def _is_last(self, now_s: float) -> bool:
+        return any(all(not one.closed and now_s < one._until_s for one in circle) for circle in self._circles)
 
     def _is_tried(self, now_s: float) -> bool:
         return now_s >= self._until_s or now_s < self._trial_until_s
@@ -209,10 +213,10 @@ class Breaker:
         shortest_s, longest_s = (
             (SHORTEST_HUNG_S, LONGEST_HUNG_S) if fault is Fault.HUNG else (SHORTEST_OPEN_S, LONGEST_OPEN_S)
         )
-        if self.closed or self._heard:
+        if self.closed or self.heard:
             self._opened_at_s = now_s
         self.closed = False
-        self._heard = False
+        self.heard = False
         self.reason = fault
         # Bounded, since a power of two of a replica that is dead for days has no end.
         self._until_s = now_s + min(longest_s, shortest_s * 2.0 ** min(self._openings, 16))
@@ -221,31 +225,22 @@ class Breaker:
 
     def _close(self, now_s: float) -> None:
         self.closed = True
-        self._heard = False
+        self.heard = False
         self._failures = 0
         self._closed_at_s = now_s
         self._trial_until_s = 0.0
         self.error_score = min(self.error_score, SCORE_AFTER_TRIAL)
 
 
-class HasBreaker(Protocol):
-    @property
-    def breaker(self) -> Breaker: ...
-
-
-R = TypeVar("R", bound=HasBreaker)
-
-
-def list_usable(replicas: Sequence[R], now_s: float) -> Sequence[R]:
-    """Those whose breaker lets a request through. Where all are open, those that may have a trial now: the
-    last replica of a release is never off, only limited. Empty = all of them are under trial: refuse fast."""
-    for replica in replicas:
-        if not replica.breaker.closed:
-            break
-    else:
-        return replicas
-    usable = [replica for replica in replicas if replica.breaker.allows(now_s)]
-    return usable or [replica for replica in replicas if replica.breaker.allows_trial(now_s)]
+def link_breakers(circles: Iterable[Sequence[Breaker]]) -> None:
+    """From the routing table: for each lane of a release the breakers of all replicas that serve it. A replica
+    that serves several lanes is needed as soon as it is the last one of any."""
+    found: dict[Breaker, list[Sequence[Breaker]]] = {}
+    for circle in circles:
+        for breaker in circle:
+            found.setdefault(breaker, []).append(circle)
+    for breaker, own in found.items():
+        breaker._circles = tuple(own)
 
 
 def _left_s(opinion: Mapping[str, Any]) -> float:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from pool.domain.breaker import (
@@ -16,16 +14,11 @@ from pool.domain.breaker import (
     TRIAL_LEASE_S,
     Breaker,
     Fault,
-    list_usable,
+    link_breakers,
     read_fault,
 )
 
 T0 = 1_000.0
-
-
-@dataclass(eq=False)
-class Replica:
-    breaker: Breaker = field(default_factory=Breaker)
 
 
 def make_open(fault: Fault = Fault.CONNECT, *, now_s: float = T0) -> Breaker:
@@ -305,32 +298,52 @@ def test_a_failed_trial_makes_a_heard_opinion_an_own_one() -> None:
     assert breaker.share_opinion(T0 + 0.3) == {"reason": "connect", "age_s": 0.0, "left_s": 0.5}
 
 
-def test_replicas_are_all_usable_while_nothing_is_wrong() -> None:
-    replicas = [Replica(), Replica()]
+def test_an_open_breaker_stays_so_while_another_replica_serves() -> None:
+    sound, failing = Breaker(), make_open()
+    link_breakers([(sound, failing)])
 
-    assert list_usable(replicas, T0) is replicas
-    assert list_usable([], T0) == []
-
-
-def test_an_open_replica_is_left_out_while_another_one_serves() -> None:
-    sound, failing = Replica(), Replica(make_open())
-
-    assert list_usable([failing, sound], T0) == [sound]
-    assert list_usable([failing, sound], T0 + SHORTEST_OPEN_S) == [failing, sound]
+    assert not failing.allows(T0)
+    assert failing.allows(T0 + SHORTEST_OPEN_S)
 
 
 def test_fc15_the_last_replica_is_limited_to_trials_and_never_off() -> None:
-    only = Replica(make_open())
+    only = make_open()
+    link_breakers([(only,)])
 
-    assert list_usable([only], T0) == [only]
-    only.breaker.note_sent(T0)
-    assert list_usable([only], T0) == []
+    assert only.allows(T0)
+    only.note_sent(T0)
+    assert not only.allows(T0)
 
-    only.breaker.note_failure(Fault.SERVER_ERROR, T0 + 0.1)
-    assert list_usable([only], T0 + 0.1) == [only]
-    only.breaker.note_sent(T0 + 0.1)
-    only.breaker.note_success(T0 + 0.2)
-    assert only.breaker.closed
+    only.note_failure(Fault.SERVER_ERROR, T0 + 0.1)
+    assert only.allows(T0 + 0.1)
+    only.note_sent(T0 + 0.1)
+    only.note_success(T0 + 0.2)
+    assert only.closed
+
+
+def test_fc15_replicas_that_are_all_open_get_a_trial_each() -> None:
+    replicas = (make_open(), make_open())
+    link_breakers([replicas])
+
+    assert all(breaker.allows(T0) for breaker in replicas)
+
+
+def test_one_that_may_be_tried_is_enough() -> None:
+    early, late = make_open(), make_open(now_s=T0 + 0.4)
+    link_breakers([(early, late)])
+
+    assert early.allows(T0 + SHORTEST_OPEN_S)
+    assert not late.allows(T0 + SHORTEST_OPEN_S)
+
+
+def test_the_last_replica_of_any_lane_is_never_off() -> None:
+    short, every = Breaker(), make_open()
+    link_breakers([(short, every), (every,)])
+
+    assert every.allows(T0)
+
+    link_breakers([(short, every)])
+    assert not every.allows(T0)
 
 
 def test_years_of_failing_keep_the_numbers_finite() -> None:
