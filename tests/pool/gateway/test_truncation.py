@@ -180,6 +180,7 @@ def test_several_texts_are_cut_when_one_is_not_enough() -> None:
         ({"prompt": [1, 2, 3]}, COMPLETIONS),
         ({"prompt": ""}, COMPLETIONS),
         ({"prompt": "a b"}, COMPLETIONS),
+        ({"prompt": "a b c d e f"}, COMPLETIONS),
         ({"input": "a b c"}, b"/v1/embeddings"),
         ({"messages": "none"}, CHAT),
         ({"messages": ["text", 3]}, CHAT),
