@@ -79,7 +79,7 @@ class Breaker:
 
     __slots__ = (
         "_circles", "_closed_at_s", "_failures", "_openings", "_opened_at_s", "_succeeded_at_s", "_trial_until_s",
-        "_until_s", "closed", "counts", "error_score", "heard", "reason",
+        "_until_s", "_was_tried", "closed", "counts", "error_score", "heard", "reason",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -93,6 +93,7 @@ class Breaker:
         self.heard = False
         """Opened by what another process says."""
         self._circles: tuple[Sequence[Breaker], ...] = ()
+        self._was_tried = False
         self._failures = 0
         self._openings = 0
         self._opened_at_s = self._until_s = self._trial_until_s = 0.0
@@ -110,6 +111,7 @@ class Breaker:
         if self.closed:
             return False
         self._trial_until_s = now_s + TRIAL_LEASE_S
+        self._was_tried = True
         return True
 
     # After it.
@@ -205,7 +207,8 @@ class Breaker:
         return any(all(not one.closed and now_s < one._until_s for one in circle) for circle in self._circles)
 
     def _is_tried(self, now_s: float) -> bool:
-        return now_s >= self._until_s or now_s < self._trial_until_s
+        """Whether an outcome may be that of a trial."""
+        return self._was_tried or now_s >= self._until_s
 
     def _open(self, fault: Fault, now_s: float) -> None:
         if self.closed and now_s - self._closed_at_s >= FORGET_S:
@@ -221,6 +224,7 @@ class Breaker:
         # Bounded, since a power of two of a replica that is dead for days has no end.
         self._until_s = now_s + min(longest_s, shortest_s * 2.0 ** min(self._openings, 16))
         self._openings += 1
+        self._was_tried = False
         self._trial_until_s = 0.0
 
     def _close(self, now_s: float) -> None:

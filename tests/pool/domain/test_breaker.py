@@ -160,6 +160,17 @@ def test_the_next_trial_starts_when_the_first_is_answered_or_left(end: object) -
     assert not breaker.closed
 
 
+def test_a_trial_of_the_last_replica_counts_also_after_its_first_byte() -> None:
+    only = make_open()
+    link_breakers([(only,)])
+    only.note_sent(T0)
+
+    only.note_first_byte()
+    only.note_success(T0 + 0.1)
+
+    assert only.closed
+
+
 def test_a_trial_whose_end_nobody_told_is_forgotten() -> None:
     breaker = make_open()
     breaker.note_sent(T0 + 1)
