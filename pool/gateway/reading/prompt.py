@@ -38,6 +38,11 @@ class Measures(NamedTuple):
 USUAL = Measures()
 
 
+def measures_of(fields: list[Any]) -> Measures:
+    """Back from JSON."""
+    return Measures(tuple(fields[0]), fields[1], fields[2])
+
+
 def read_prompt(fields: dict[str, Any]) -> Prompt:
     """Any shape is read, none raises: what is no prompt counts as an empty one."""
     messages = fields.get("messages")

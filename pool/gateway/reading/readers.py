@@ -188,7 +188,8 @@ class Readers:
 
     def _configure(self, child: Child) -> Job:
         child.configuration = self._configuration
-        question = {"do": "configure", "settings": self._settings, "measures": self._states.measures}
+        measures = {model: list(one) for model, one in self._states.measures.items()}
+        question = {"do": "configure", "settings": self._settings, "measures": measures}
         return Job(question, b"", lambda answer, payload: None)
 
     def _load(self, child: Child, pair: Pair) -> Job:

@@ -9,7 +9,7 @@ from pool.domain.routing_table import ModelRoute, ReleaseRoute
 from pool.gateway.config import Config
 from pool.gateway.reading.files import TokenizerFiles
 from pool.gateway.reading.jobs import Pair
-from pool.gateway.reading.prompt import Measures
+from pool.gateway.reading.prompt import Measures, measures_of
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class TokenizerStates:
         if pair in self._loaded:
             return False
         self._failures.pop(pair, None)
-        self._loaded[pair] = Measures(tuple(measures[0]), measures[1], measures[2])
+        self._loaded[pair] = measures_of(measures)
         self._show_measures()
         return True
 

@@ -21,7 +21,7 @@ from pool.gateway.openai import GatewayError
 from pool.gateway.reading.body import Reading, read_body
 from pool.gateway.reading.counting import Counter
 from pool.gateway.reading.frames import receive, send
-from pool.gateway.reading.prompt import Measures
+from pool.gateway.reading.prompt import Measures, measures_of
 
 # Serving comes first where a core is short.
 _NICENESS = 5
@@ -74,11 +74,9 @@ class Worker:
 
     def _configure(self, question: dict[str, Any]) -> None:
         self._settings = {model: read_model_settings(own) for model, own in question["settings"].items()}
-        self._measures = {
-            model: Measures(tuple(own[0]), own[1], own[2]) for model, own in question["measures"].items()
-        }
+        self._measures = {model: measures_of(own) for model, own in question["measures"].items()}
 
-    def _load(self, question: dict[str, Any]) -> Measures:
+    def _load(self, question: dict[str, Any]) -> list[Any]:
         tokenizer, template = question["tokenizer"], question["template"]
         folder = Path(question["folder"])
         counter = Counter(folder / tokenizer, None if template is None else folder / template)
@@ -86,7 +84,7 @@ class Worker:
         # What no table names any more makes room.
         kept = [(one[0], one[1]) for one in question["keep"]]
         self._counters = {key: one for key, one in self._counters.items() if key in kept}
-        return counter.measure()
+        return list(counter.measure())
 
 
 def _parse(payload: bytearray) -> dict[str, Any]:
@@ -108,8 +106,9 @@ def confine(parent: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
-    # A dump would hold prompts.
+    # Neither a dump nor the text of an error, which can quote a prompt, may leave it.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.excepthook = lambda kind, *_: sys.stderr.write(f"reader ends: {kind.__name__}\n")
 
 
 def main() -> None:
