@@ -6,13 +6,16 @@ Engines compile them in their own process, where a malformed or explosive one ha
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from pool.domain.errors import PoolError
 
-_MAX_NODES = 5_000
+# Looked at in the event loop, too: so many take 8 ms.
+_MAX_NODES = 3_000
 _MAX_DEPTH = 32
 _MAX_PATTERN_CHARS = 2_048
+# Takes 5 ms.
+_MAX_ALL_PATTERNS_CHARS = 8_192
 _MAX_GRAMMAR_CHARS = 32_768
 _MAX_CHOICES = 1_024
 # States that a pattern's counted repetitions unfold to.
@@ -30,6 +33,8 @@ _SINGLE = frozenset(
         "unevaluatedItems", "unevaluatedProperties",
     )
 )  # fmt: skip
+_NESTING = _BY_NAME | _LISTS | _SINGLE
+_CHECKED = _COUNTS | {"$ref", "enum", "pattern", "patternProperties", "required", "type"}
 _PIECE = re.compile(
     r"\\[pPxu]\{[^}]*\}|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:[:=!>]|<[=!]|P?<\w+>|[a-zA-Z-]+[:)])|\{(\d+)(?:,(\d*))?\}|.",
     re.DOTALL,
@@ -55,7 +60,12 @@ def check_schema(schema: object, param: str) -> None:
     if isinstance(schema, str):
         schema = _parse(schema, param)
     _measure(schema, param)
-    _walk(schema, schema, param)
+    patterns: list[object] = []
+    _walk(schema, schema, patterns=patterns, param=param)
+    if sum(len(pattern) for pattern in patterns if isinstance(pattern, str)) > _MAX_ALL_PATTERNS_CHARS:
+        _refuse(param, f"has patterns of over {_MAX_ALL_PATTERNS_CHARS} characters together")
+    for pattern in patterns:
+        check_pattern(pattern, param)
 
 
 def check_pattern(pattern: object, param: str) -> None:
@@ -73,26 +83,27 @@ def check_pattern(pattern: object, param: str) -> None:
 
 def count_states(pattern: str) -> int | None:
     """About the states that its counted repetitions unfold to; None = brackets or repetitions do not fit."""
-    # Of each open group: the sum of its closed pieces, and the last piece, which a repetition multiplies.
-    groups = [[0, 0]]
+    # Of the open group: the sum of its closed pieces, and the last piece, which a repetition multiplies.
+    closed = last = 0
+    outer: list[int] = []
     for match in _PIECE.finditer(pattern):
         piece = match[0]
         if piece in "*+?" or match[1] is not None:
-            if not groups[-1][1]:
+            if not last:
                 return None
-            groups[-1][1] *= max(1, int(match[2] or match[1] or 1))
+            last *= max(1, int(match[2] or match[1] or 1))
         elif piece == ")":
-            inner = sum(groups.pop())
-            if not groups:
+            if not outer:
                 return None
-            groups[-1] = [sum(groups[-1]), max(1, inner)]
+            closed, last = outer.pop(), max(1, closed + last)
         elif piece in "[\\":
             return None
         elif piece[0] == "(" and piece[-1] != ")":
-            groups.append([0, 0])
+            outer.append(closed + last)
+            closed = last = 0
         else:
-            groups[-1] = [sum(groups[-1]), 0 if piece == "|" else 1]
-    return sum(groups[0]) if len(groups) == 1 else None
+            closed, last = closed + last, 0 if piece == "|" else 1
+    return None if outer else closed + last
 
 
 def _parse(text: str, param: str) -> object:
@@ -120,21 +131,29 @@ def _children(node: object) -> Iterable[object]:
     return node if isinstance(node, list) else ()
 
 
-def _walk(schema: object, root: object, param: str) -> None:
-    """Recursion is bounded: `_measure` came before."""
+def _walk(schema: object, root: object, *, patterns: list[object], param: str) -> None:
+    """Adds to `patterns`. Recursion is bounded: `_measure` came before."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
         _refuse(param, "holds something that is no schema")
     for keyword, value in schema.items():
-        if keyword == "$ref":
-            _follow(value, root, param)
-        elif keyword == "pattern":
-            check_pattern(value, param)
-        elif not _fits(keyword, value):
-            _refuse(param, f"has a broken `{keyword}`")
-        for child in _schemas_in(keyword, value):
-            _walk(child, root, param)
+        if keyword in _CHECKED:
+            _check_keyword(keyword, value, root, patterns=patterns, param=param)
+        if keyword in _NESTING:
+            for child in _schemas_in(keyword, value):
+                _walk(child, root, patterns=patterns, param=param)
+
+
+def _check_keyword(keyword: str, value: Any, root: object, *, patterns: list[object], param: str) -> None:
+    if keyword == "$ref":
+        _follow(value, root, param)
+    elif keyword == "pattern":
+        patterns.append(value)
+    elif keyword == "patternProperties":
+        patterns.extend(value if isinstance(value, dict) else ())
+    elif not _fits(keyword, value):
+        _refuse(param, f"has a broken `{keyword}`")
 
 
 def _schemas_in(keyword: str, value: object) -> Iterable[object]:
@@ -142,9 +161,7 @@ def _schemas_in(keyword: str, value: object) -> Iterable[object]:
         return value.values() if isinstance(value, dict) else (value,)
     if keyword in _LISTS:
         return value if isinstance(value, list) and value else (None,)
-    if keyword in _SINGLE:
-        return value if isinstance(value, list) and keyword == "items" else (value,)
-    return ()
+    return value if isinstance(value, list) and keyword == "items" else (value,)
 
 
 def _fits(keyword: str, value: object) -> bool:
@@ -155,10 +172,8 @@ def _fits(keyword: str, value: object) -> bool:
         return isinstance(value, list) and bool(value)
     if keyword == "required":
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if keyword in _COUNTS:
-        # Grammars unfold counts; the usual bounds of real schemas are far below.
-        return isinstance(value, int | float) and 0 <= value <= _MAX_COUNT
-    return True
+    # Grammars unfold counts; the usual bounds of real schemas are far below.
+    return isinstance(value, int | float) and 0 <= value <= _MAX_COUNT
 
 
 def _follow(reference: object, root: object, param: str) -> None:

@@ -16,6 +16,7 @@ from pool.domain.structured_output import UnsafeOutputForm
         {"temperature": "0.7", "n": "warm", "max_tokens": [1], "top_k": -1, "n_best": 10**9},
         {"stop": 3, "logit_bias": [1], "stop_token_ids": ["a"], "tools": "none"},
         {"tools": [{"function": {"parameters": {"type": "any", "$ref": "http://x"}}}], "tool_choice": "auto"},
+        {"tools": [{"function": {"parameters": {"type": "object"}}}], "tool_choice": "required"},
         {"seed": -(2**63), "truncate_prompt_tokens": -1, "presence_penalty": -2.0},
     ],
 )
