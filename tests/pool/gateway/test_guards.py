@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from pool.domain.gateway_settings import ModelSettings
 from pool.gateway.guards import inspect
@@ -26,6 +28,7 @@ SPECIALS = (
     "<s>", "</s>", "<unk>", "<pad>", "<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]",
     "<<SYS>>", "<</SYS>>", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/TOOL_RESULTS]", "[SYSTEM_PROMPT]",
     "<fim_middle>", "<fim-suffix>",
+    "<repo_name>", "<reponame>", "<file_sep>", "<gh_stars>", "<issue_comment>", "<jupyter_output>", "<empty_output>",
 )  # fmt: skip
 
 
@@ -126,6 +129,18 @@ def test_control_sequences_of_models_are_split(special: str, escaped: bool) -> N
     assert look(chat(special), OFF, escaped=escaped) == ()
     with pytest.raises(InvalidRequest, match="control sequences"):
         look(chat(special), REFUSE, escaped=escaped)
+
+
+def test_a_tokenizer_finds_no_control_token_in_a_split_text() -> None:
+    tokenizer = Tokenizer(BPE())
+    tokenizer.add_special_tokens(list(SPECIALS))
+    text = " and ".join(SPECIALS)
+    fields = chat(text)
+
+    look(fields)
+
+    assert tokenizer.encode(text).tokens == list(SPECIALS)
+    assert tokenizer.encode(fields["messages"][0]["content"]).tokens == []
 
 
 def test_a_sequence_cannot_hide_behind_what_goes_away() -> None:
@@ -240,8 +255,9 @@ def test_what_is_no_json_never_comes_so_far(body: bytes) -> None:
     [
         "a" * 65_000, (" " * 255 + "x") * 250, "<" * 65_000, "<|" * 32_000, "<|a" * 21_000, "[" * 65_000, "\n" * 65_000,
         "\x00" * 10_000, "<|im_start|>" * 5_000, "\\" * 32_000, "你好" * 10_000, "<｜" * 16_000,
+        "<s>" * 21_000, "[INST]" * 10_000,
     ],
-    ids=range(12),
+    ids=range(14),
 )  # fmt: skip
 def test_no_body_that_is_read_in_the_loop_holds_it_long(text: str) -> None:
     body = orjson.dumps(chat(text))
