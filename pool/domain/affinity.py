@@ -22,6 +22,8 @@ SENT_MEMORY_S = 60.0
 # vLLM prints its KV tokens; until it is known, a middling cache. Too large costs little: see docs/gateway.md.
 _UNKNOWN_KV_TOKENS = 262_144
 _GATEWAYS = 256
+# In units of SENT_MEMORY_S: from here on the growing unit would come near to overflow.
+_LARGEST_AGE = 200.0
 _SHARED_S = 1.0
 _SHARED_BLOCKS = 2048
 # A result weighs half after 140 more.
@@ -34,7 +36,9 @@ class Prompt(Protocol):
     """What the index reads of a request."""
 
     prompt_tokens: int
-    blocks: Sequence[int]
+
+    @property
+    def blocks(self) -> Sequence[int]: ...
 
 
 class Sent(Prompt, Protocol):
@@ -138,16 +142,18 @@ class PrefixIndex:
     def sent_scale(self, now_s: float) -> float:
         """`cache.sent` times this is the work sent lately, in tokens."""
         age = (now_s - self._scaled_at_s) / SENT_MEMORY_S
-        if age < 200.0:
-            return math.exp(-age)
+        scale = math.exp(-age)
+        if age < _LARGEST_AGE:
+            return scale
         for cache in self._caches.values():
-            cache.sent = cache.sent * math.exp(-age) if age < 700.0 else 0.0
+            cache.sent *= scale
         self._scaled_at_s = now_s
         return 1.0
 
     def note_sent(self, cache: ReplicaCache, ticket: Sent, now_s: float) -> None:
         """Once per request that goes to the replica, after the pick has set `uncached_tokens`."""
-        cache.sent += (ticket.uncached_tokens + ticket.output_tokens) / self.sent_scale(now_s)
+        scale = self.sent_scale(now_s)
+        cache.sent += (ticket.uncached_tokens + ticket.output_tokens) / scale
         blocks = ticket.blocks
         if not blocks:
             return

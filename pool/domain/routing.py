@@ -44,9 +44,11 @@ class Ticket(Protocol):
 
     prompt_tokens: int
     kv_need_tokens: int
-    blocks: Sequence[int]
     uncached_tokens: int
     """Set to the prompt tokens that the chosen engine must probably compute."""
+
+    @property
+    def blocks(self) -> Sequence[int]: ...
 
 
 class Scored(Protocol):
