@@ -10,6 +10,7 @@ from console.live.screens.nodes import build_nodes
 from console.live.screens.overview import build_overview
 from console.live.screens.replica import build_replica, build_replicas
 from console.live.screens.rows import Tree
+from console.live.screens.traffic_control import build_traffic_control
 from pool.services.errors import not_found
 
 SCREENS: Final[Mapping[str, Callable[[str], Tree]]] = {
@@ -19,6 +20,7 @@ SCREENS: Final[Mapping[str, Callable[[str], Tree]]] = {
     "replicas": build_replicas,
     "replica": build_replica,
     "nodes": build_nodes,
+    "control": build_traffic_control,
 }
 """Each takes the argument of the path (a name, an id, a filter; empty: none) and raises NotFound."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django import forms
@@ -13,20 +14,25 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.access import Right, page_right
+from console.pages.setting_fields import PlainFloatField
 from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
-from pool.queries.keys import list_keys
+from pool.queries.keys import find_key, list_keys
 from pool.queries.models import list_models
+from pool.services.errors import not_found
 from pool.services.first_start import PLAYGROUND_KEY_NAME
-from pool.services.keys import TIERS, KeyWish, create_key, revoke_key
+from pool.services.keys import (
+    KEEPALIVE_RANGE_S,
+    LARGEST_LIMIT,
+    TIERS,
+    KeyWish,
+    change_key,
+    create_key,
+    revoke_key,
+)
 
 
-class KeyForm(forms.Form):
-    name = forms.CharField(
-        label=gettext_lazy("Name"),
-        max_length=63,
-        help_text=gettext_lazy("Who uses it. Stands in metrics and in the audit."),
-    )
+class KeyChangeForm(forms.Form):
     tier = forms.ChoiceField(
         label=gettext_lazy("Tier"),
         choices=[(tier, tier) for tier in TIERS],
@@ -49,12 +55,48 @@ class KeyForm(forms.Form):
         required=False,
         help_text=gettext_lazy("With x-sluice-release, past the weights of the plan."),
     )
+    requests_per_min = forms.IntegerField(
+        label=gettext_lazy("Requests per minute"),
+        required=False,
+        min_value=1,
+        max_value=LARGEST_LIMIT,
+        help_text=gettext_lazy("Over all gateways. Empty: no limit."),
+    )
+    tokens_per_min = forms.IntegerField(
+        label=gettext_lazy("Tokens per minute"),
+        required=False,
+        min_value=1,
+        max_value=LARGEST_LIMIT,
+        help_text=gettext_lazy("Prompt and answer, over all gateways. Empty: no limit."),
+    )
+    keepalive_s = PlainFloatField(
+        label=gettext_lazy("Keep-alive comments after"),
+        required=False,
+        min_value=KEEPALIVE_RANGE_S[0],
+        max_value=KEEPALIVE_RANGE_S[1],
+        help_text=gettext_lazy("Of silence in a stream, for proxies that cut idle connections. Empty: none."),
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["models"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = [(row.name, row.name) for row in list_models()]
+        self.fields["keepalive_s"].unit = "s"  # type: ignore[attr-defined]
+
+    def wishes(self) -> dict[str, Any]:
+        """Fields of KeyWish; of a valid form."""
+        given = dict(self.cleaned_data)
+        models = tuple(given.pop("models"))
+        return given | {"allowed_models": models or None}
+
+
+class KeyForm(KeyChangeForm):
+    name = forms.CharField(
+        label=gettext_lazy("Name"),
+        max_length=63,
+        help_text=gettext_lazy("Who uses it. Stands in metrics and in the audit."),
+    )
 
 
 @require_safe
@@ -75,16 +117,8 @@ def add(request: HttpRequest) -> HttpResponse:
     form = KeyForm(request.POST or None)
     refusal = None
     if request.method == "POST" and form.is_valid():
-        given = form.cleaned_data
-        wish = KeyWish(
-            name=given["name"],
-            tier=given["tier"],
-            allowed_models=tuple(given["models"]) or None,
-            may_pin=given["may_pin"],
-            label=given["label"],
-        )
         try:
-            key, value = create_key(wish, actor=actor_of(request))
+            key, value = create_key(KeyWish(**form.wishes()), actor=actor_of(request))
         except PoolError as error:
             refusal = refuse(form, error, fields={"invalid_name": "name", "conflict": "name"})
         else:
@@ -95,6 +129,30 @@ def add(request: HttpRequest) -> HttpResponse:
     return render_page(
         request, "keys/new.html", {"form": form, "refusal": refusal}, nav="keys", status=status
     )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@page_right(Right.ADMINISTER)
+def edit(request: HttpRequest, name: str) -> HttpResponse:
+    key = find_key(name)
+    if key is None:
+        raise not_found("key", name)
+    initial = asdict(key) | {"models": key.allowed_models or ()}
+    form = KeyChangeForm(request.POST or None, initial=initial)
+    refusal = None
+    if request.method == "POST" and form.is_valid():
+        try:
+            change_key(name, form.wishes(), actor=actor_of(request))
+        except PoolError as error:
+            refusal = refuse(form, error)
+        else:
+            messages.success(
+                request, _("Key %(name)s is changed: gateways follow within a second.") % {"name": name}
+            )
+            return redirect("key-list")
+    status = REFUSED_STATUS if request.method == "POST" else 200
+    context = {"form": form, "refusal": refusal, "key": key}
+    return render_page(request, "keys/edit.html", context, nav="keys", status=status)
 
 
 @require_POST

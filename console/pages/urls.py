@@ -7,7 +7,9 @@ from django.urls import path
 from console.pages import (
     account,
     audit,
+    gateway_settings,
     keys,
+    lanes,
     models,
     nodes,
     overview,
@@ -17,6 +19,7 @@ from console.pages import (
     replicas,
     sign_in,
     traffic,
+    traffic_control,
     versions,
 )
 
@@ -29,6 +32,11 @@ urlpatterns = [
     path("models/", models.list_all, name="model-list"),
     path("models/new/", models.add, name="model-new"),
     path("models/<str:name>/", models.show, name="model"),
+    path("models/<str:name>/control/", traffic_control.show, name="model-control"),
+    path("models/<str:name>/lanes/", lanes.edit, name="model-lanes"),
+    path("models/<str:name>/lanes/preview/", lanes.preview, name="model-lanes-preview"),
+    path("models/<str:name>/gateway/", gateway_settings.edit, name="model-gateway"),
+    path("models/<str:name>/gateway/preview/", gateway_settings.preview, name="model-gateway-preview"),
     path("models/<str:name>/plan/", traffic.set_weights, name="plan"),
     path("models/<str:name>/plan/preview/", traffic.preview, name="plan-preview"),
     path("models/<str:name>/rollback/", traffic.roll_back, name="rollback"),
@@ -48,6 +56,7 @@ urlpatterns = [
     path("profiles/check/", profiles.check, name="profile-check"),
     path("keys/", keys.list_all, name="key-list"),
     path("keys/new/", keys.add, name="key-new"),
+    path("keys/<str:name>/", keys.edit, name="key"),
     path("keys/<str:name>/revoke/", keys.revoke, name="key-revoke"),
     path("playground/", playground.show, name="playground"),
     path("audit/", audit.show, name="audit"),

@@ -60,6 +60,7 @@ def field(bound: BoundField, full: bool = False) -> dict[str, object]:
         "field": bound,
         "widget": bound.as_widget(attrs=attributes),
         "full": full,
+        "unit": getattr(bound.field, "unit", ""),
         "is_check": getattr(bound.field.widget, "input_type", "") == "checkbox"
         and not getattr(bound.field, "choices", None),
     }

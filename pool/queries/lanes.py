@@ -63,7 +63,10 @@ def find_lane(model: str, name: str) -> LaneRow | None:
 
 
 def list_lane_uses(model: str) -> tuple[LaneUse, ...]:
-    """Every lane × every release that the plan in force or a scale names, lanes from short to long. 6 queries."""
+    """Every lane × every release that the plan in force or a scale names, lanes from short to long. 6 queries.
+
+    In a lane the release with the most traffic comes first.
+    """
     lanes = list(Lane.objects.filter(model__name=model).order_by("position").values_list("name", flat=True))
     plan = Plan.objects.filter(in_force__model__name=model).first()
     scales = {
@@ -95,7 +98,7 @@ def list_lane_uses(model: str) -> tuple[LaneUse, ...]:
                         serving=serving,
                     )
                 )
-    return tuple(found)
+    return tuple(sorted(found, key=lambda use: (lanes.index(use.lane), -use.weight_percent)))
 
 
 def _weight_of(plan: Plan | None, lane: str, number: int) -> int:

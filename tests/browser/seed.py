@@ -75,6 +75,9 @@ FIGURES = {
 }
 FACTS = {
     "architecture": "Qwen2ForCausalLM",
+    "model_type": "qwen2",
+    "hidden_size": 3584,
+    "vocab_size": 152_064,
     "layers": 28,
     "heads": 28,
     "kv_heads": 4,
@@ -375,9 +378,14 @@ def _seed_traffic(qwen: Model, smol: Model, now: datetime) -> None:
 
 def _seed_access(now: datetime) -> None:
     factories.make_key(
-        "help-desk", tier="vip", allowed_models=["qwen2.5-7b"], label="interactive", may_pin=False
+        "help-desk",
+        tier="vip",
+        allowed_models=["qwen2.5-7b"],
+        label="interactive",
+        requests_per_min=600,
+        keepalive_s=15,
     )
-    factories.make_key("nightly-reports", tier="batch", label="report")
+    factories.make_key("nightly-reports", tier="batch", label="report", tokens_per_min=2_000_000)
     factories.make_key("rollout-probe", may_pin=True)
     factories.make_key("old-laptop", revoked_at=now - timedelta(days=3))
     otto = Actor("otto", "page", "8f31c2aa90b1")
