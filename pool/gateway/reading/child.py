@@ -156,6 +156,12 @@ async def start_child(*, on_answer: OnAnswer, on_gone: OnGone) -> Child:
     finally:
         theirs.close()
     child = Child(process, on_answer=on_answer, on_gone=on_gone)
-    await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+    try:
+        await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+    except BaseException:
+        process.kill()
+        process.wait()
+        ours.close()
+        raise
     child.busy = False
     return child

@@ -53,6 +53,8 @@ class Readers:
         self._children: dict[Child, Job | None] = {}
         self._answers: dict[Child, int] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        self._ended: set[subprocess.Popen[bytes]] = set()
+        """Killed, and not yet seen to be gone."""
         self._failures = 0
         self._may_start_at_s = 0.0
         self._closed = False
@@ -128,8 +130,10 @@ class Readers:
             task.cancel()
         for child in list(self._children):
             child.kill()
+            self._ended.add(child.process)
+        for process in self._ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(timeout=1.0)
+                process.wait(timeout=1.0)
 
     # Questions.
     def _has_loaded(self, pair: Pair) -> bool:
@@ -227,7 +231,7 @@ class Readers:
         """If all have work, and there may be one more."""
         if self._closed or len(self._children) + len(self._starting) >= self._size:
             return
-        if any(not child.busy for child in self._children) or self._starting:
+        if self._starting or any(_is_soon_free(child, job) for child, job in self._children.items()):
             return
         wait_s = self._may_start_at_s - self._loop.time()
         if wait_s > 0:
@@ -235,7 +239,7 @@ class Readers:
             return
         task = self._loop.create_task(self._start())
         self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        task.add_done_callback(self._note_start)
 
     async def _start(self) -> None:
         try:
@@ -246,7 +250,11 @@ class Readers:
             return
         self._children[child] = None
         self._answers[child] = 0
-        self._loop.call_soon(self._dispatch)
+
+    def _note_start(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        if not self._closed:
+            self._dispatch()
 
     def _back_off(self) -> None:
         self._failures = min(self._failures + 1, len(_BACK_OFF_S) - 1)
@@ -265,8 +273,16 @@ class Readers:
         self._loop.call_soon(self._dispatch)
 
     def _reap(self, child: Child) -> None:
+        self._ended.add(child.process)
         if child.process.poll() is None:
             self._loop.call_later(_REAP_S, self._reap, child)
+        else:
+            self._ended.discard(child.process)
+
+
+def _is_soon_free(child: Child, job: Job | None) -> bool:
+    """Idle, or only taking in its settings."""
+    return not child.busy or (job is not None and job.question["do"] == "configure")
 
 
 def _reading_of(answer: dict[str, Any], body: bytes | bytearray) -> Reading | GatewayError:

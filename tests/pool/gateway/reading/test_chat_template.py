@@ -9,7 +9,9 @@ PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 PARTS = "{% for m in messages %}{% for c in m['content'] | list %}[{{ c.text }}]{% endfor %}{% endfor %}"
 
 
-def render(template: str, *messages: dict[str, Any], tokens: dict[str, str] | None = None, **fields: Any) -> str:
+def render(
+    template: str, *messages: dict[str, Any], tokens: dict[str, str] | None = None, **fields: Any
+) -> str:
     one = ChatTemplate(ChatTemplates({"default": template}, tokens or {}))
     return one.render({"messages": list(messages), **fields})
 
@@ -101,7 +103,9 @@ def test_developers_become_the_one_system_message_where_the_template_does_not_kn
 
 
 def test_marks_for_training_and_loop_controls_are_understood() -> None:
-    source = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
+    source = (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% break %}{% endfor %}"
+    )
 
     assert render(source, user("a"), user("b")) == "a"
 
