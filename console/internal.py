@@ -1,4 +1,4 @@
-"""The second way of routing tables to gateways: they ask here while Redis shows no sign of life."""
+"""What gateways ask web for: routing tables, while Redis shows no sign of life, and tokenizers by hash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from django.views.decorators.http import require_GET
 from console.error_answers import answer_failure
 from console.errors import make_failure
 from pool.domain.signing import derive_internal_token
-from pool.services.errors import Invalid
+from pool.queries.tokenizers import find_tokenizer_file
+from pool.services.errors import Invalid, not_found
 from pool.services.gateways import note_beat
 from pool.services.routing import find_newer_table
 
@@ -30,9 +31,7 @@ _APPLIED = re.compile(r"(\d{1,18})\.(\d{1,18})")
 def routing_table(request: HttpRequest) -> HttpResponseBase:
     """200 with a newer table's bytes, else 204. The request is heartbeat and acknowledgement."""
     if not _is_gateway(request):
-        return answer_failure(
-            request, make_failure("not_authenticated", "Only gateways of this installation ask here.")
-        )
+        return _refuse(request)
     applied = _APPLIED.fullmatch(request.GET.get("applied", ""))
     if applied is None:
         raise Invalid("`applied` is EPOCH.VERSION.")
@@ -43,6 +42,25 @@ def routing_table(request: HttpRequest) -> HttpResponseBase:
     if content is None:
         return HttpResponse(status=204)
     return HttpResponse(content, content_type="application/octet-stream")
+
+
+@require_GET
+def tokenizer_file(request: HttpRequest, digest: str) -> HttpResponseBase:
+    """200 with the bytes of that SHA-256, which never change; 404 if nobody has stored them."""
+    if not _is_gateway(request):
+        return _refuse(request)
+    content = find_tokenizer_file(digest)
+    if content is None:
+        raise not_found("tokenizer file", digest)
+    answer = HttpResponse(content, content_type="application/octet-stream")
+    answer["Cache-Control"] = "private, max-age=31536000, immutable"
+    return answer
+
+
+def _refuse(request: HttpRequest) -> HttpResponseBase:
+    return answer_failure(
+        request, make_failure("not_authenticated", "Only gateways of this installation ask here.")
+    )
 
 
 def _is_gateway(request: HttpRequest) -> bool:

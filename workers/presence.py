@@ -15,7 +15,9 @@ from pool.domain.errors import PoolError
 from pool.domain.manifest import FilesBroken, manifest_from_json, stamps_from_json, stamps_to_json
 from pool.domain.sources import HubSource, Source, parse_source
 from pool.models import Node, Version, VersionPresence
+from pool.services.tokenizers import has_tokenizer_use, store_tokenizer
 from pool.services.versions import complete_version, ensure_presences, note_presence
+from pool.tokenizer_folder import read_tokenizer
 from pool.weights import SourceNotFound, locate, read_version, verify_files
 from workers.hub import fetch_from_hub
 from workers.jobs import Jobs
@@ -89,4 +91,6 @@ class PresenceKeeper:
             roots=self.roots,
             full=presence.full_check_wanted,
         )
+        if not has_tokenizer_use(version):
+            store_tokenizer(version, read_tokenizer(folder, manifest))
         return stamps_to_json(stamps)

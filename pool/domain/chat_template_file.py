@@ -11,6 +11,8 @@ SOURCES = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.js
 """Files of a model's folder that may hold a part; a later one replaces what an earlier one says."""
 
 DEFAULT = "default"
+LARGEST_FILE_BYTES = 32 * 2**20
+"""Of a tokenizer.json or a bundle: of public models the largest, for 262,144 tokens, are about as large."""
 
 
 @dataclass(frozen=True, slots=True)

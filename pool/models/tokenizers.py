@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from pool.domain.chat_template_file import LARGEST_FILE_BYTES
 from pool.models.catalog import Version
-
-LARGEST_FILE_BYTES = 32 * 2**20
-"""Of the public models' tokenizer.json the largest, for vocabularies of 262,144 tokens, are about as large."""
 
 
 class TokenizerFile(models.Model):

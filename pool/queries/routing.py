@@ -118,7 +118,10 @@ def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[Re
     rows = Release.objects.filter(pk__in=replicas) | Release.objects.filter(
         number__in=named, model__in_force__isnull=False
     )
-    for row in rows.select_related("version").prefetch_related("profiles__profile").order_by("number"):
+    rows = rows.select_related("version__tokenizer_use").prefetch_related("profiles__profile")
+    for row in rows.order_by("number"):
+        # A version whose files nobody has read yet has no row.
+        use = getattr(row.version, "tokenizer_use", None)
         routes[row.model_id].append(
             ReleaseRoute(
                 number=row.number,
@@ -126,6 +129,8 @@ def _load_releases(replicas: dict[int, list[ReplicaRoute]]) -> dict[int, list[Re
                 profile=", ".join(sorted(use.profile.name for use in row.profiles.all())),
                 engine="sim" if row.runtime in simulated else "vllm",
                 replicas=tuple(replicas.get(row.pk, ())),
+                tokenizer=use.tokenizer_id if use else None,
+                chat_template=use.chat_template_id if use else None,
             )
         )
     return routes

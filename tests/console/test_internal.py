@@ -10,7 +10,7 @@ from django.test import Client
 
 from pool.domain.routing_table import from_bytes
 from pool.domain.signing import derive_internal_token
-from pool.models import GatewayInstance, RoutingState
+from pool.models import GatewayInstance, RoutingState, TokenizerFile
 from pool.services.audit import Actor
 from pool.services.keys import KeyWish, create_key
 from tests import factories
@@ -148,3 +148,31 @@ def test_a_beat_that_is_no_base64_or_too_long_is_refused(client: Client) -> None
 
 def test_only_get_is_answered(client: Client) -> None:
     assert client.post("/internal/routing-table").status_code == 405
+
+
+# Tokenizers ---------------------------------------------------------------------------------------------------
+
+
+def ask_tokenizer(client: Client, digest: str, *, token: str | None = None) -> Any:
+    shown = derive_internal_token(settings.SECRET_KEY) if token is None else token
+    return client.get(f"/internal/tokenizer/{digest}", headers={"Authorization": f"Bearer {shown}"})
+
+
+def test_a_gateway_gets_a_tokenizer_by_its_hash(client: Client) -> None:
+    TokenizerFile.objects.create(digest="a" * 64, kind="tokenizer", content=b"\x00bytes", size_bytes=6)
+
+    answer = ask_tokenizer(client, "a" * 64)
+
+    assert (answer.status_code, answer.content) == (200, b"\x00bytes")
+    assert "immutable" in answer["Cache-Control"]
+
+
+@pytest.mark.parametrize("digest", ["b" * 64, "x", "..%2F..%2Fetc"])
+def test_a_tokenizer_that_nobody_stored_is_not_found(client: Client, digest: str) -> None:
+    assert ask_tokenizer(client, digest).status_code == 404
+
+
+def test_tokenizers_are_for_gateways_only(client: Client) -> None:
+    TokenizerFile.objects.create(digest="a" * 64, kind="tokenizer", content=b"", size_bytes=0)
+
+    assert ask_tokenizer(client, "a" * 64, token="wrong").status_code == 401

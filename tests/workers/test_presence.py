@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from pool.domain.version_facts import facts_from_json
-from pool.models import Node, Version, VersionPresence
+from pool.models import Node, TokenizerUse, Version, VersionPresence
 from pool.services.catalog import VersionWish, ask_full_check, create_version
 from pool.services.versions import ensure_presences
 from tests.fakes.tiny_model import Shape, make_tiny_model, truncate_weights
@@ -38,6 +38,24 @@ def test_the_first_node_that_reads_the_files_says_what_the_version_is(keeper: Pr
     assert presence.version.manifest is not None
     assert presence.version.manifest["digest"]
     assert facts_from_json(presence.version.facts or {}).layers > 0
+
+
+def test_the_first_node_that_reads_the_files_stores_the_tokenizer(keeper: PresenceKeeper) -> None:
+    presence = check(keeper, register())
+
+    use = TokenizerUse.objects.select_related("tokenizer").get(version=presence.version)
+    assert use.tokenizer is not None
+    assert use.tokenizer.size_bytes > 1000
+    assert use.chat_template is not None
+
+
+def test_a_version_verified_before_gets_its_tokenizer_with_the_next_look(keeper: PresenceKeeper) -> None:
+    presence = check(keeper, register())
+    TokenizerUse.objects.all().delete()
+
+    check(keeper, presence)
+
+    assert TokenizerUse.objects.count() == 1
 
 
 def test_files_that_were_hashed_are_not_read_again(
