@@ -1,7 +1,7 @@
 """vllm-router's `cache_aware` policy in front of the affinity benchmark's engines, over HTTP and in faster time.
 
-A block of 512 tokens becomes 16 characters of text, and an hour a minute; the limits that count characters or
-seconds are scaled in the same way, all others are its defaults.
+A block of 512 tokens becomes 16, and an hour a minute; the limits that count tokens or seconds are scaled in the same
+way (without that it does worse), all others are its defaults. It asks engines for the token ids of a prompt first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench._prefix_sim import CACHE_BLOCKS, REPLICAS, Engines, Outcome
 from bench._prefix_trace import Call
 
 FASTER = 60.0
-_BLOCK_CHARS = 16
+_SHORT_TOKENS = 16
 _EVICTION_S = 120.0
 _START_LIMIT_S = 60.0
 
@@ -69,7 +69,7 @@ async def _run(program: Path, calls: Sequence[Call]) -> Outcome:
 def _start(program: Path, port: int, ports: Sequence[int], folder: str) -> subprocess.Popen[bytes]:
     command = [str(program), "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware"]
     command += ["--worker-urls", *(f"http://127.0.0.1:{one}" for one in ports)]
-    command += ["--max-tree-size", str(CACHE_BLOCKS * _BLOCK_CHARS)]
+    command += ["--max-tree-size", str(CACHE_BLOCKS * _SHORT_TOKENS)]
     command += ["--eviction-interval-secs", str(max(1, round(_EVICTION_S / FASTER)))]
     command += ["--disable-retries", "--request-timeout-secs", "3600", "--max-concurrent-requests", "100000"]
     command += ["--prometheus-port", str(_free_port()), "--log-level", "error"]
@@ -113,7 +113,7 @@ async def _play(port: int, calls: Sequence[Call]) -> None:
 
 
 def _write_request(number: int, call: Call) -> bytes:
-    prompt = "".join([f"{block:0{_BLOCK_CHARS}x}" for block in call.blocks])
+    prompt = "".join([f"{block:0{_SHORT_TOKENS}x}" for block in call.blocks])
     body = json.dumps({"model": "bench", "prompt": prompt, "seed": number}).encode()
     head = "POST /v1/completions HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n"
     return f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -158,7 +158,7 @@ async def _answer(
 
 
 def _render(call: Call) -> dict[str, object]:
-    tokens = [block * _BLOCK_CHARS + place for block in call.blocks for place in range(_BLOCK_CHARS)]
+    tokens = [block * _SHORT_TOKENS + place for block in call.blocks for place in range(_SHORT_TOKENS)]
     return {"request_id": "cmpl-1", "token_ids": tokens, "sampling_params": {}, "model": "bench"}
 
 

@@ -150,11 +150,12 @@ def _print_ratio(figure: str, ours: Outcome, peer: Outcome, against: str, limit:
 
 
 def _say_outcome(name: str, outcome: Outcome) -> None:
-    marks = statistics.quantiles(outcome.first_tokens_s, n=100)
-    say(
-        f"{name}: cached {outcome.cached_ratio:.2%} of prompt tokens, load max/mean {outcome.max_mean_load:.3f},"
-        f" in windows {outcome.window_load:.3f}, TTFT p50 {marks[49]:.2f} s, p99 {marks[98]:.2f} s"
-    )
+    text = f"{name}: cached {outcome.cached_ratio:.2%} of prompt tokens"
+    if len(outcome.sent) > 1:
+        marks = statistics.quantiles(outcome.first_tokens_s, n=100)
+        text += f", load max/mean {outcome.max_mean_load:.3f}, in windows {outcome.window_load:.3f}"
+        text += f", TTFT p50 {marks[49]:.2f} s, p99 {marks[98]:.2f} s"
+    say(text)
 
 
 def _parse_options() -> argparse.Namespace:

@@ -15,7 +15,7 @@ BLOCK_TOKENS = 128.0
 MOST_BLOCKS = 256
 """A prompt with so many blocks may be longer than they are."""
 MAX_BLOCKS = 200_000
-"""Kept per index, over all replicas: about 60 MB."""
+"""Kept per index, over all replicas: 39 MB."""
 SENT_MEMORY_S = 60.0
 """Sent work counts 1/e after so long: shorter forgets it between two long prompts, longer hides a burst."""
 
@@ -128,7 +128,10 @@ class PrefixIndex:
 
     def weigh_block(self, ticket: Prompt) -> float:
         """What a matching block of this prompt saves, in tokens: 0 without blocks, or when engines find none."""
-        return self._tokens_per_block(ticket) * self.trust if ticket.blocks else 0.0
+        if not ticket.blocks:
+            return 0.0
+        tokens = self._tokens_per_block(ticket)
+        return tokens * self.trust if self.alarm else tokens
 
     def find_holder(self, blocks: Sequence[int]) -> ReplicaCache | None:
         """Whoever got the longest known beginning last."""

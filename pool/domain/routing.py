@@ -156,13 +156,12 @@ def _usual_gauges(candidates: Sequence[Scored], now_s: float) -> _Gauges | None:
     told = [one for one in candidates if one.gauges_at_s is not None]
     if not told:
         return None
-    fresh = [one for one in told if _is_fresh(one, now_s)]
-    waiting = [one.waiting for one in fresh if one.waiting]
+    fresh = [one for one in told if now_s - (one.gauges_at_s or 0.0) <= GAUGE_FRESH_S]
+    waiting = [one.waiting for one in fresh if one.waiting is not None]
     used = [one.kv_used_ratio for one in fresh if one.kv_used_ratio is not None]
-    if not waiting and max(used, default=0.0) < _CALM_RATIO:
+    if not any(waiting) and max(used, default=0.0) < _CALM_RATIO:
         return None
-    telling = sum([one.waiting is not None for one in fresh])
-    return sum(waiting) / max(1, telling), sum(used) / max(1, len(used))
+    return sum(waiting) / max(1, len(waiting)), sum(used) / max(1, len(used))
 
 
 def _weigh_trouble(replica: Scored, ticket: Ticket, usual: _Gauges, now_s: float) -> float:
@@ -171,19 +170,17 @@ def _weigh_trouble(replica: Scored, ticket: Ticket, usual: _Gauges, now_s: float
     A failed scrape is unknown load, not zero: zero would attract all traffic.
     """
     waiting, used_ratio = usual
-    if _is_fresh(replica, now_s):
+    prompt, kv_tokens = ticket.prompt_tokens, replica.kv_tokens
+    if replica.gauges_at_s is not None and now_s - replica.gauges_at_s <= GAUGE_FRESH_S:
         waiting = waiting if replica.waiting is None else replica.waiting
         used_ratio = used_ratio if replica.kv_used_ratio is None else replica.kv_used_ratio
-    hidden = max(0.0, waiting * ticket.prompt_tokens - replica.prefill_tokens)
-    cost = QUEUE_WEIGHT * hidden + replica.error_score * (ticket.prompt_tokens + ERROR_TOKENS)
-    if replica.kv_tokens is None:
-        return cost
-    held = max(replica.in_flight_tokens + (replica.others_tokens or 0), used_ratio * replica.kv_tokens)
-    return cost + max(0.0, held + ticket.kv_need_tokens - KV_FULL_RATIO * replica.kv_tokens)
-
-
-def _is_fresh(replica: Scored, now_s: float) -> bool:
-    return replica.gauges_at_s is not None and now_s - replica.gauges_at_s <= GAUGE_FRESH_S
+    cost = replica.error_score * (prompt + ERROR_TOKENS)
+    if waiting * prompt > replica.prefill_tokens:
+        cost += QUEUE_WEIGHT * (waiting * prompt - replica.prefill_tokens)
+    if kv_tokens is not None:
+        held = max(replica.in_flight_tokens + (replica.others_tokens or 0), used_ratio * kv_tokens)
+        cost += max(0.0, held + ticket.kv_need_tokens - KV_FULL_RATIO * kv_tokens)
+    return cost
 
 
 def pick_replica(
