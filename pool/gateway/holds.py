@@ -1,0 +1,49 @@
+"""How many replicas' prefill the longer lanes may hold at once, and which ones they go to first."""
+
+from collections.abc import Sequence
+from math import ceil
+
+from pool.gateway.places import IDLE_LOAD, Lane
+
+# A replica whose prefill is busier than this makes a queue that does not end.
+_FULLEST = 0.85
+# A lane whose oldest waited for so many times its target gets one replica more.
+_LONG_WAIT_TARGETS = 5.0
+
+
+def load_of(lane: Lane, now_s: float) -> float:
+    """In replicas that do nothing but the lane's prefill; 0 while no speed is known."""
+    speeds = [place.clock.speed_tokens_per_s for place in lane.places]
+    known = [speed for speed in speeds if speed]
+    return lane.rate_tokens_per_s(now_s) * len(known) / sum(known) if known else 0.0
+
+
+def has_long_wait(lane: Lane, now_s: float) -> bool:
+    return lane.queue.oldest_wait_s(now_s) > _LONG_WAIT_TARGETS * lane.target_s
+
+
+def share_prefill(lanes: Sequence[Lane], now_s: float) -> bool:
+    """Sets each lane's `hold_limit` from the lanes' loads, and the longest lane's homes among its replicas.
+    False if no replica is one: nobody goes anywhere first."""
+    longer_load = sum(lane.load for lane in lanes)
+    shorter_load = 0.0
+    for lane in lanes:
+        lane.hold_limit = limit_holds(len(lane.places), shorter_load=shorter_load, longer_load=longer_load)
+        if lane.hold_limit < len(lane.places) - 1 and has_long_wait(lane, now_s):
+            lane.hold_limit += 1
+        shorter_load += lane.load
+        longer_load -= lane.load
+    longest = lanes[-1]
+    homes = longest.hold_limit if longest.rank and longest.load >= IDLE_LOAD else 0
+    for number, place in enumerate(longest.places):
+        place.is_home = number < homes
+    return 0 < homes < len(longest.places)
+
+
+def limit_holds(replicas: int, *, shorter_load: float, longer_load: float) -> int:
+    """In proportion to their load, rounded in favour of the shorter lanes as long as it carries the load. Loads
+    are in replicas; at least one, and one less than there are while shorter lanes have traffic."""
+    if replicas < 2 or shorter_load < IDLE_LOAD:
+        return max(1, replicas)
+    share = int(replicas * longer_load / (shorter_load + longer_load))
+    return min(replicas - 1, max(1, share, ceil(longer_load / _FULLEST)))

@@ -1,0 +1,375 @@
+"""What admission keeps per replica and per lane: room, limits, prefill ahead, watermarks. The gate decides."""
+
+from collections.abc import Sequence
+from math import exp
+from typing import Any, Protocol
+
+from pool.domain import watermarks
+from pool.domain.concurrency import Concurrency
+from pool.domain.gateway_settings import ModelSettings
+from pool.domain.growth import GrowthBreaker
+from pool.domain.prefill import PrefillClock
+from pool.domain.qos import FIRST_LANE_OVERDUE_S, LaneQueue, slots_for_tiers
+from pool.domain.routing_table import LaneRoute
+from pool.gateway.openai import GatewayError
+
+# Over which a lane's rate of work is taken.
+_RATE_S = 60.0
+_NEVER = float("inf")
+IDLE_LOAD = 0.01
+"""A lane with less load than this counts as idle."""
+# Part of a replica's slots that longer lanes leave free for each shorter one that has traffic.
+_KEPT_RATIO = 0.125
+
+
+class Breaker(Protocol):
+    def allows(self, now_s: float) -> bool:
+        """Only a look: it takes no trial."""
+
+
+class Replica(Protocol):
+    """What admission reads and counts of a replica."""
+
+    id: str
+    lane: str | None
+    max_model_len: int | None
+    slots: int | None
+    kv_tokens: int | None
+    in_flight: int
+    lane_in_flight: dict[str, int]
+    in_flight_tokens: int
+    prefill_tokens: int
+    long_in_flight: int
+    others_in_flight: int | None
+    """Of the other gateway processes; None = not known (older than the staleness bound)."""
+    others_tokens: int | None
+    kv_used_ratio: float | None
+    gauges_at_s: float | None
+    breaker: Any
+    """A Breaker or None."""
+
+
+class Ticket(Protocol):
+    """A request on its way in. Compared by identity."""
+
+    lane: str
+    tier: str
+    stream: bool
+    prompt_tokens: int
+    uncached_tokens: int
+    """Prompt tokens that the engine must compute: `prompt_tokens`, or what the pick lowered it to."""
+    context_tokens: int
+    """What the replica's context must hold: the prompt and the asked output, at least one token."""
+    kv_need_tokens: int
+    arrived_at_s: float
+    deadline_s: float
+    tried: Sequence[Any]
+    admitted_at_s: float
+    """Set by the gate."""
+    admission: Any
+    """The gate's own note between entering and leaving; starts as None."""
+
+    def on_admitted(self, replica: Any) -> None:
+        """Its turn has come after it was queued. Must not raise."""
+
+    def on_refused(self, error: GatewayError) -> None:
+        """It was queued and will not be served. Must not raise."""
+
+
+class Admission:
+    """What one admitted request took, so that exactly that is given back."""
+
+    __slots__ = (
+        "heavy_rank", "in_flight", "is_oversize", "kv_tokens", "lane", "own_s", "place", "prefill_tokens",
+        "release_at_s",
+    )  # fmt: skip
+
+    def __init__(self, place: "Place", lane: "Lane", kv_tokens: int, *, is_oversize: bool) -> None:
+        self.place = place
+        self.lane = lane
+        self.kv_tokens = kv_tokens
+        self.is_oversize = is_oversize
+        self.in_flight = 0
+        """Of the lane on the replica, itself counted."""
+        self.own_s = 0.0
+        self.prefill_tokens = 0
+        """0 once its prefill is over."""
+        self.heavy_rank = 0
+        """Rank of its lane if its prefill keeps the shortest lane waiting for longer than that lane's target."""
+        self.release_at_s = _NEVER
+        """A plain answer shows no first token: its prefill counts as done at this time."""
+
+
+class Lane:
+    """Rank 0 is the shortest."""
+
+    __slots__ = (
+        "_counted_at_s", "_recent_requests", "_recent_tokens", "_started_at_s", "claim", "growth", "hold_limit",
+        "in_flight", "load", "name", "places", "queue", "queue_limit", "rank", "refused", "settings",
+        "target_s", "turn",
+    )  # fmt: skip
+
+    def __init__(self, route: LaneRoute, rank: int, now_s: float) -> None:
+        self.name = route.name
+        self.queue: LaneQueue[Ticket] = LaneQueue(overdue_s=0.0)
+        self.growth = GrowthBreaker(now_s)
+        self.places: tuple[Place, ...] = ()
+        self.claim: tuple[Ticket, Place] | None = None
+        """KV tokens kept free for the one that waits longest."""
+        self.hold_limit = 1
+        """Replicas whose prefill requests of this rank and above may hold at once."""
+        self.in_flight = 0
+        self.load = 0.0
+        """Prefill of what came in lately, in replicas that would do nothing else."""
+        self.turn = 0.0
+        """Virtual time of its next request: tokens served ÷ weight."""
+        self.refused: dict[str, int] = {}
+        self._recent_requests = 0.0
+        self._recent_tokens = 0.0
+        self._counted_at_s = self._started_at_s = now_s
+        self.set_route(route, rank, process_count=1)
+
+    def set_route(self, route: LaneRoute, rank: int, *, process_count: int) -> None:
+        self.rank = rank
+        self.settings = route.settings
+        self.target_s = route.settings.ttft_target_ms / 1000
+        limit = route.settings.queue_limit
+        self.queue_limit = max(1, limit // process_count) if limit else 0
+        self.queue.overdue_s = FIRST_LANE_OVERDUE_S if rank == 0 else self.target_s
+
+    def count_refusal(self, error: GatewayError) -> GatewayError:
+        self.refused[error.code] = self.refused.get(error.code, 0) + 1
+        return error
+
+    def note_offered(self, tokens: int, now_s: float) -> None:
+        keep = exp((self._counted_at_s - now_s) / _RATE_S)
+        self._recent_requests = self._recent_requests * keep + 1.0
+        self._recent_tokens = self._recent_tokens * keep + tokens
+        self._counted_at_s = now_s
+
+    def rate_tokens_per_s(self, now_s: float) -> float:
+        """Of prompts that came in, whatever became of them."""
+        return self._recent_tokens * self._rate_factor(now_s)
+
+    def retry_after_s(self, now_s: float) -> float:
+        """When as many as wait now will have come again, at the rate of the last minute; 1 to 30."""
+        rate = self._recent_requests * self._rate_factor(now_s)
+        return min(30.0, max(1.0, len(self.queue) / rate)) if rate else 5.0
+
+    def _rate_factor(self, now_s: float) -> float:
+        age_s = max(1.0, now_s - self._started_at_s)
+        return exp((self._counted_at_s - now_s) / _RATE_S) / (_RATE_S * (1.0 - exp(-age_s / _RATE_S)))
+
+
+class Place:
+    """One replica, as admission sees it."""
+
+    __slots__ = (
+        "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_shares", "_slots", "_vip_slots", "claim",
+        "claim_tokens", "clock", "held_rank", "is_home", "limits", "prefilling", "replica", "unexplained_tokens",
+        "watermark",
+    )  # fmt: skip
+
+    def __init__(self, replica: Replica, now_s: float) -> None:
+        self.replica = replica
+        self.limits: dict[str, Concurrency] = {}
+        self.clock = PrefillClock()
+        self.watermark = watermarks.Watermark(now_s)
+        self.prefilling: dict[Admission, None] = {}
+        self.held_rank = 0
+        """Highest rank among the heavy prefills that are not over."""
+        self.is_home = False
+        """The longest lane goes here first, the others elsewhere first: beside long prefills decoding is slow."""
+        self.claim: Ticket | None = None
+        self.claim_tokens = 0
+        self.unexplained_tokens = 0
+        """KV tokens that the engine's gauge shows beyond what the gateways know of."""
+
+    def set_facts(self, lanes: Sequence[Lane], settings: ModelSettings, *, process_count: int) -> None:
+        replica = self.replica
+        self._process_count = process_count
+        self._marks = (
+            settings.watermark_warn_ratio, settings.watermark_long_ratio, settings.watermark_short_ratio,
+        )  # fmt: skip
+        self._slots = self._vip_slots = None
+        if replica.slots:
+            self._slots, self._vip_slots = slots_for_tiers(
+                replica.slots,
+                vip_reserve_ratio=settings.vip_reserve_ratio,
+                burst_ratio=settings.burst_ratio,
+            )
+        # Of the lanes, shortest first: the part of the slots that its weight gives it.
+        here = [lane for lane in lanes if replica.lane in (None, lane.name)]
+        weights = sum(lane.settings.weight for lane in here) or 1
+        self._shares = [
+            (lane, (replica.slots or 0) * lane.settings.weight // weights if lane in here else 0)
+            for lane in lanes
+        ]
+        self._most_kept = int((replica.slots or 0) * _KEPT_RATIO)
+        self._kv_budget_tokens = int((replica.kv_tokens or 0) * (1.0 - settings.kv_reserve_ratio))
+        limits = self.limits
+        self.limits = {}
+        for lane in lanes:
+            wish, known = lane.settings, limits.get(lane.name)
+            if known is None or not (known.adaptive and wish.adaptive):
+                known = Concurrency(
+                    wish.concurrency, ceiling=replica.slots, target_s=lane.target_s, adaptive=wish.adaptive
+                )
+            known.set_bounds(ceiling=replica.slots, target_s=lane.target_s)
+            self.limits[lane.name] = known
+
+    def fits(self, ticket: Ticket, now_s: float) -> bool:
+        """Whether it could serve this request at all, room aside."""
+        replica = self.replica
+        if replica.max_model_len is not None and ticket.context_tokens > replica.max_model_len:
+            return False
+        if replica.breaker is not None and not replica.breaker.allows(now_s):
+            return False
+        return replica not in ticket.tried
+
+    def bars(self, lane: Lane, *, is_long: bool, is_vip: bool) -> bool:
+        """By its watermark. A long request stays barred for `vip` too: its memory is what is missing."""
+        level = self.watermark.level
+        if level < watermarks.NO_LONG:
+            return False
+        return is_long or (level == watermarks.SHORT_ONLY and lane.rank > 0 and not is_vip)
+
+    def lane_limit(self, lane: Lane) -> int:
+        """This process' share."""
+        return max(1, int(self.limits[lane.name].limit) // self._process_count)
+
+    def has_room(
+        self, ticket: Ticket, lane: Lane, now_s: float, *, is_oversize: bool, patience_s: float
+    ) -> bool:
+        """`patience_s`: the TTFT target to which prefill may be stacked here: the lane's, or a shorter one's
+        whose requests wait."""
+        # One function on the hot path: each rule that is split off costs a call per replica and request.
+        replica = self.replica
+        slots = self._vip_slots if ticket.tier == "vip" else self._slots
+        if slots is not None and replica.in_flight >= self._own_share(slots) - self._kept_slots(lane):
+            return False
+        limit = self.limits[lane.name].limit
+        if self._process_count > 1:
+            limit = max(1.0, limit // self._process_count)
+        if replica.lane_in_flight.get(lane.name, 0) + 1 > limit:
+            return False
+        if is_oversize and replica.long_in_flight:
+            return False
+        if replica.prefill_tokens:
+            wait_s = self.clock.busy_until_s - now_s
+            if wait_s > 0.0:
+                own_s = self.clock.own_s(ticket.uncached_tokens)
+                if wait_s > max(patience_s - own_s, min(own_s, patience_s)):
+                    return False
+        return not self._kv_budget_tokens or self._has_memory(ticket)
+
+    def is_idle(self, ticket: Ticket, lane: Lane, now_s: float) -> bool:
+        """Room that nobody else could miss: for shadow requests."""
+        return (
+            not self.replica.prefill_tokens
+            and self.watermark.level == watermarks.NORMAL
+            and self.claim is None
+            and self.has_room(ticket, lane, now_s, is_oversize=False, patience_s=lane.target_s)
+        )
+
+    def take(self, ticket: Ticket, lane: Lane, now_s: float, *, is_oversize: bool, light_s: float) -> None:
+        """`light_s`: a prefill that takes no longer than this holds up nobody."""
+        replica = self.replica
+        admission = Admission(self, lane, ticket.kv_need_tokens, is_oversize=is_oversize)
+        replica.in_flight += 1
+        admission.in_flight = replica.lane_in_flight.get(lane.name, 0) + 1
+        replica.lane_in_flight[lane.name] = admission.in_flight
+        replica.in_flight_tokens += admission.kv_tokens
+        replica.long_in_flight += is_oversize
+        lane.in_flight += 1
+        ticket.admission = admission
+        ticket.admitted_at_s = now_s
+        clock, tokens = self.clock, ticket.uncached_tokens
+        admission.own_s = clock.own_s(tokens)
+        if tokens > 0 and (ticket.stream or clock.speed_tokens_per_s):
+            clock.add(tokens, ahead_tokens=replica.prefill_tokens, now_s=now_s)
+            admission.prefill_tokens = tokens
+            replica.prefill_tokens += tokens
+            self.prefilling[admission] = None
+            if not ticket.stream:
+                admission.release_at_s = clock.busy_until_s
+            if admission.own_s > light_s:
+                admission.heavy_rank = lane.rank
+                self.held_rank = max(self.held_rank, lane.rank)
+
+    def give_back(self, admission: Admission, now_s: float) -> None:
+        replica, name = self.replica, admission.lane.name
+        if admission.prefill_tokens:
+            self._end_prefill(admission)
+            self.clock.cancel(left_tokens=replica.prefill_tokens, now_s=now_s)
+        replica.in_flight -= 1
+        replica.lane_in_flight[name] -= 1
+        replica.in_flight_tokens -= admission.kv_tokens
+        replica.long_in_flight -= admission.is_oversize
+        admission.lane.in_flight -= 1
+
+    def finish_prefill(self, admission: Admission, now_s: float) -> None:
+        """Its first byte is there. Engines prefill in order, so that plain ones sent before it are done too."""
+        done_tokens = 0
+        for earlier in list(self.prefilling):
+            if earlier is admission or earlier.release_at_s != _NEVER:
+                done_tokens += earlier.prefill_tokens
+                self._end_prefill(earlier)
+            if earlier is admission:
+                break
+        self.clock.finish(done_tokens, left_tokens=self.replica.prefill_tokens, now_s=now_s)
+
+    def refresh(self, now_s: float) -> None:
+        """From time and gauges: prefills of plain answers, memory that nobody explains, the watermark."""
+        replica = self.replica
+        for admission in list(self.prefilling):
+            if admission.release_at_s > now_s:
+                break
+            self.clock.credit(admission.prefill_tokens)
+            self._end_prefill(admission)
+        own_tokens = replica.in_flight_tokens + (replica.others_tokens or 0)
+        ratio, source = watermarks.read_use(
+            replica.kv_used_ratio,
+            replica.gauges_at_s,
+            own_tokens=own_tokens,
+            kv_tokens=replica.kv_tokens,
+            now_s=now_s,
+        )
+        is_measured = source == "engine" and ratio is not None and replica.kv_tokens
+        used_tokens = int(ratio * replica.kv_tokens) if is_measured and ratio and replica.kv_tokens else 0
+        self.unexplained_tokens = max(0, used_tokens - own_tokens)
+        self.watermark.observe(ratio, source=source, marks=self._marks, now_s=now_s)
+
+    def _kept_slots(self, lane: Lane) -> int:
+        """Slots that a longer lane leaves free: an answer in a slot gives it back late, not at once."""
+        kept = 0
+        counts = self.replica.lane_in_flight
+        for shorter, share in self._shares[: lane.rank]:
+            if shorter.load >= IDLE_LOAD:
+                kept += min(self._most_kept, max(0, share - counts.get(shorter.name, 0)))
+        return kept
+
+    def _own_share(self, slots: int) -> int:
+        others = self.replica.others_in_flight
+        if others is None:
+            return max(1, slots // self._process_count)
+        return slots - others
+
+    def _has_memory(self, ticket: Ticket) -> bool:
+        replica = self.replica
+        used = replica.in_flight_tokens + (replica.others_tokens or 0)
+        if not used:
+            # Alone it may always try: the engine's own limit of the context holds.
+            return True
+        if self.claim is ticket:
+            # The reserve is for growth; who waited for so long may use it.
+            return used + ticket.kv_need_tokens <= (replica.kv_tokens or 0)
+        kept = self.claim_tokens + self.unexplained_tokens
+        return used + kept + ticket.kv_need_tokens <= self._kv_budget_tokens
+
+    def _end_prefill(self, admission: Admission) -> None:
+        self.replica.prefill_tokens -= admission.prefill_tokens
+        admission.prefill_tokens = 0
+        del self.prefilling[admission]
+        if admission.heavy_rank:
+            self.held_rank = max((one.heavy_rank for one in self.prefilling), default=0)
