@@ -54,7 +54,7 @@ MODEL_WORDS: Final[dict[str, Words]] = {
         _("Of a replica's KV tokens. More counts as long, one at a time."),
         "%",
     ),
-    "oversize": Words(_("A larger one"), _("serve_as_long: waits for its turn. refuse: 429.")),
+    "oversize": Words(_("A larger one"), _("serve as long: waits for its turn. refuse: an error.")),
     "kv_reserve_ratio": Words(_("KV reserve"), _("KV tokens that admission leaves free."), "%"),
     "vip_reserve_ratio": Words(_("Reserve for vip"), _("Slots that no other tier gets."), "%"),
     "burst_ratio": Words(_("Burst of vip"), _("Slots over the limit, for a moment."), "%"),

@@ -58,7 +58,8 @@ def _field(kind: Kind, one: Field[Any]) -> forms.Field:
     words = words_of(kind, one.name)
     options: dict[str, Any] = {"label": words.label, "help_text": words.hint, "initial": one.default}
     if one.name in SWITCHES:
-        return forms.ChoiceField(choices=[(word, word) for word in SWITCHES[one.name]], **options)
+        choices = [(word, word.replace("_", " ")) for word in SWITCHES[one.name]]
+        return forms.ChoiceField(choices=choices, **options)
     if one.type == "bool":
         return forms.BooleanField(required=False, **options)
     low, high = number_bounds(one.name)

@@ -25,7 +25,7 @@ from django.utils import timezone
 
 from tests import factories
 from tests.browser.seed import seed_pool
-from tests.browser.seed_gateways import seed_gateways
+from tests.browser.seed_gateways import clear_gateways, seed_gateways
 
 T = TypeVar("T")
 Scheme = Literal["light", "dark"]
@@ -98,13 +98,15 @@ def static_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def pool(transactional_db: None) -> None:
+def pool(transactional_db: None) -> Iterator[None]:
     seed_pool(fresh_for=timedelta(minutes=10))
     seed_gateways(now=timezone.now(), fresh_for=timedelta(minutes=10))
     # The web process under test has its own settings, with sound hashes.
     with override_settings(PASSWORD_HASHERS=global_settings.PASSWORD_HASHERS):
         for name, group in (("ada", "admin"), ("otto", "operator"), ("vera", "viewer")):
             factories.make_user(name, group=group, password=PASSWORD)
+    yield
+    clear_gateways()
 
 
 @pytest.fixture

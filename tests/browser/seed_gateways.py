@@ -25,11 +25,18 @@ def seed_gateways(*, now: datetime, fresh_for: timedelta = timedelta(0)) -> None
             at=now, model="qwen2.5-7b", release=1, replica="rk3m9d2q71", lane=lane, tier="standard",
             requests=400, ttft=Histogram.of([ttft_s] * 400).to_bytes(), e2e=Histogram().to_bytes(),
         )  # fmt: skip
-    key = f"sluice:{RoutingState.objects.get(pk=1).installation}:gateway-state"
-    client = redis.Redis.from_url(settings.REDIS_URL)
-    for identity in ("gw-desk-8080", "gw-edge-8080"):
-        client.hset(key, identity, json.dumps(gateway_state((now + fresh_for).isoformat())))
-    client.close()
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        for identity in ("gw-desk-8080", "gw-edge-8080"):
+            client.hset(_key(), identity, json.dumps(gateway_state((now + fresh_for).isoformat())))
+
+
+def clear_gateways() -> None:
+    with redis.Redis.from_url(settings.REDIS_URL) as client:
+        client.delete(_key())
+
+
+def _key() -> str:
+    return f"sluice:{RoutingState.objects.get(pk=1).installation}:gateway-state"
 
 
 def gateway_state(at: str) -> dict[str, Any]:
@@ -71,7 +78,7 @@ def _replica(in_flight: int, used: float, **standing: dict[str, Any]) -> dict[st
 
 def _lanes() -> dict[str, Any]:
     steady = {"stage": "closed", "reason": "", "since_s": 5400.0, "growth_ratio": 0.01}
-    grown = {"stage": "no_batch", "reason": "pending_grew", "since_s": 132.0, "growth_ratio": 0.22}
+    grown = {"stage": "no_batch", "reason": "pending_grows", "since_s": 132.0, "growth_ratio": 0.22}
     return {
         "short": {"limit": 64, "in_flight": 9, "queued": 0, "oldest_wait_s": None, "growth": steady, "refused": {}},
         "mid": {"limit": 16, "in_flight": 8, "queued": 6, "oldest_wait_s": 1.34, "growth": grown,

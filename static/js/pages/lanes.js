@@ -85,7 +85,7 @@ function removeLane(lane) {
 
 function changed() {
   show();
-  form.dispatchEvent(new Event("input", { bubbles: true }));
+  form.dispatchEvent(new Event("lanes-changed"));
 }
 
 if (form) {

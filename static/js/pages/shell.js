@@ -20,6 +20,12 @@ on(document, "click", "[data-theme-toggle]", () => {
   }
 });
 
+// On a phone the current tab may lie beyond the edge.
+for (const current of findAll(".tabs [aria-current], .nav [aria-current]")) {
+  const bar = current.parentElement;
+  bar.scrollLeft = current.offsetLeft - (bar.clientWidth - current.clientWidth) / 2;
+}
+
 on(document, "click", "[data-open]", (button) => {
   const dialog = document.getElementById(button.dataset.open);
   if (dialog instanceof HTMLDialogElement) dialog.showModal();

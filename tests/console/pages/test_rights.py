@@ -17,6 +17,7 @@ VIEWED = [
     "/",
     "/models/",
     "/models/model-0/",
+    "/models/model-0/control/",
     "/replicas/",
     "/nodes/",
     "/profiles/",
@@ -27,15 +28,19 @@ VIEWED = [
 OPERATED = [
     "/models/new/",
     "/models/model-0/plan/",
+    "/models/model-0/lanes/",
+    "/models/model-0/gateway/",
     "/models/model-0/versions/new/",
     "/models/model-0/releases/new/",
     "/profiles/new/",
     "/playground/",
 ]
-ADMINISTERED = ["/keys/new/"]
+ADMINISTERED = ["/keys/new/", "/keys/key-0/"]
 ACTIONS = [
     "/models/model-0/rollback/",
     "/models/model-0/plan/preview/",
+    "/models/model-0/lanes/preview/",
+    "/models/model-0/gateway/preview/",
     "/models/model-0/releases/1/scale/",
     "/models/model-0/versions/v1/retire/",
     "/models/model-0/versions/v1/verify/",

@@ -1,0 +1,68 @@
+"""Words and tones of traffic control."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from console.live.screens.traffic_control import build_traffic_control
+from pool.queries import gateway_states
+from pool.services.errors import NotFound
+from tests import factories
+from tests.browser.seed import seed_pool
+from tests.browser.seed_gateways import clear_gateways, seed_gateways
+
+pytestmark = pytest.mark.django_db
+MODEL = "qwen2.5-7b"
+
+
+@pytest.fixture(autouse=True)
+def _ask_redis_anew() -> None:
+    gateway_states._reader.cache_clear()
+
+
+def _rows(tree: dict[str, object], name: str) -> dict[str, dict[str, Any]]:
+    rows: Any = tree[name]
+    return {row["id"]: row for row in rows}
+
+
+def test_a_seeded_pool_is_told_with_its_reasons() -> None:
+    seed_pool()
+    seed_gateways(now=datetime.now(UTC))
+
+    tree = build_traffic_control(MODEL)
+    clear_gateways()
+
+    lanes, replicas, releases = (_rows(tree, name) for name in ("lanes", "replicas", "releases"))
+    mid, full = lanes["1-mid"], replicas["rx8w4c5v2p"]
+    assert (mid["in_flight"], mid["limit"], mid["fill"], mid["fill_tone"]) == ("16", "16", "100%", "warn")
+    assert (mid["growth"], mid["growth_reason"]) == (
+        "no new batch",
+        "more wait than ten minutes ago, for 2 min 12 s",
+    )
+    assert (mid["ttft_tone"], lanes["1-short"]["ttft_tone"]) == ("warn", "ok")
+    assert (full["mark"], full["kv_tone"], full["breaker"]) == ("no new long", "warn", "on trial")
+    assert full["breaker_reason"] == "no progress while work waits, for 41 s"
+    assert (releases["2"]["alarm"], releases["2"]["tokenizer"]) == (True, "degraded")
+    tiles: Any = tree["tiles"]
+    assert (tiles["cache"], tiles["refused_words"]) == ("23 %", "shed 42, overloaded 8, queue_timeout 4")
+
+
+def test_what_nobody_told_is_a_dash_and_unknown() -> None:
+    factories.make_routing_state()
+    model = factories.make_model(MODEL)
+    factories.make_replica(factories.make_release(model), node=factories.make_node(), id="ra")
+
+    tree = build_traffic_control(MODEL)
+
+    lane, replica = _rows(tree, "lanes")["1-short"], _rows(tree, "replicas")["ra"]
+    assert (tree["nobody"], tree["redis_silent"]) == (True, False)
+    assert (lane["in_flight"], lane["fill"], lane["growth"]) == ("—", "0%", "unknown")
+    assert (replica["kv"], replica["breaker"], replica["breaker_tone"]) == ("—", "unknown", "idle")
+
+
+def test_an_unknown_model_has_no_screen() -> None:
+    with pytest.raises(NotFound):
+        build_traffic_control("nobody")
