@@ -75,8 +75,9 @@ class Share:
     """This process' part of one shared limit. `amount` is 1 per request, or tokens."""
 
     __slots__ = (
-        "_asked", "_asked_at_s", "_lost_at_s", "cap", "free_elsewhere_at_s", "hot_until_s", "id", "is_active",
-        "is_known", "is_leased", "is_pressed", "limit", "need", "next_sync_s", "others_used", "window", "window_s",
+        "_asked", "_asked_at_s", "_lost_at_s", "_sinks_to", "cap", "free_elsewhere_at_s", "hot_until_s", "id",
+        "is_active", "is_known", "is_leased", "is_pressed", "limit", "need", "next_sync_s", "others_used", "window",
+        "window_s",
     )  # fmt: skip
 
     def __init__(self, id: str, limit: int, *, window_s: float = WINDOW_S) -> None:
@@ -104,11 +105,18 @@ class Share:
         self._asked = 0.0
         self._asked_at_s = 0.0
         self._lost_at_s: float | None = None
+        self._sinks_to: int | None = None
 
     def has_room(self, amount: int, now_s: float) -> bool:
         window = self.window
         window.expire(now_s)
+        if self._sinks_to is not None:
+            self.cap = max(self._sinks_to, min(self.cap, window.used))
         return window.used + amount <= self.cap
+
+    @property
+    def has_spare(self) -> bool:
+        return self.cap > self.window.used
 
     def take(self, amount: int, now_s: float) -> None:
         """`has_room` was true."""
@@ -168,7 +176,7 @@ class Share:
         self.cap = max(cap, min(self.cap, self.window.used))
         self.is_leased = self.is_known = True
         self.others_used = others_used
-        self._lost_at_s = None
+        self._lost_at_s = self._sinks_to = None
         return sinks
 
     def is_idle(self, now_s: float) -> bool:
@@ -190,14 +198,12 @@ class Share:
         if not self.is_leased:
             self.cap = share
             return
+        self.others_used = None
         if self._lost_at_s is None:
             self._lost_at_s = now_s
-        self.others_used = None
-        self.window.expire(now_s)
-        if self.cap > share:
-            self.cap = max(share, min(self.cap, self.window.used))
-        elif now_s - self._lost_at_s > self.window_s + _DETECTION_S:
-            self.cap = share
+        if self.cap > share or now_s - self._lost_at_s > self.window_s + _DETECTION_S:
+            self._sinks_to = share
+        self.has_room(0, now_s)
 
 
 def plain_share(limit: int, processes: int, *, has_ledger: bool, settled: bool = True) -> int:

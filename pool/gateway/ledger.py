@@ -2,7 +2,8 @@
 
 A hash per limit: gateway id → "cap used rate need free_in_ms at_ms". A process without a field holds the plain share
 of an idle limit, so one that finds a limit in the index of used ones enters its own figures and sets the rest free.
-A cap sinks in two steps: the script advises, the process stops taking, its next question tells the ledger.
+A cap sinks in two steps: the script advises, the process stops taking, its next question tells the ledger. A ledger
+that was just made may be one that lost all: nothing is granted until every process has entered what it holds.
 """
 
 from __future__ import annotations
@@ -22,9 +23,13 @@ LEDGER = """
 local me, processes, silent, since = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local answer = {now, redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'LIMIT', 0, 1000)}
-for i = 2, #KEYS do
-  local at = 5 + (i - 2) * 9
+redis.call('SET', KEYS[3], now, 'NX')
+local grants = processes == 1 or now - redis.call('GET', KEYS[3]) >= 2000
+local answer = {now}
+answer[2] = redis.call('ZRANGEBYSCORE', KEYS[1], since, '+inf', 'LIMIT', 0, 1000)
+answer[3] = redis.call('ZRANGEBYSCORE', KEYS[2], since, '+inf', 'LIMIT', 0, 1000)
+for i = 4, #KEYS do
+  local at = 5 + (i - 4) * 9
   local limit, held, used = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local rate, need, free_in = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), ARGV[at + 5]
   local is_new, window, name = ARGV[at + 6] == '1', tonumber(ARGV[at + 7]), ARGV[at + 8]
@@ -61,7 +66,8 @@ for i = 2, #KEYS do
   local target = math.ceil(used + math.max(slack * weight, math.min(need, slack)) - 0.001)
   local implied = math.max(0, processes - 1 - live) * math.floor(limit / processes)
   local cap, advice = held, target
-  if target >= held then
+  if target >= held or not grants then
+    if not grants then target = held end
     cap = held + math.max(0, math.floor(math.min(target - held, limit - caps - implied - held)))
     advice = cap
   end
@@ -71,6 +77,10 @@ for i = 2, #KEYS do
   if used > 0 or rate > 0.5 then
     redis.call('ZADD', KEYS[1], now, ARGV[at] .. ' ' .. name)
     redis.call('PEXPIRE', KEYS[1], window * 2)
+  end
+  if need > 0 then
+    redis.call('ZADD', KEYS[2], now, name)
+    redis.call('PEXPIRE', KEYS[2], 10000)
   end
   answer[#answer + 1] = {advice, others, soonest, before}
 end
@@ -96,6 +106,8 @@ class Answer:
     at_ms: int
     in_use: tuple[tuple[str, int], ...]
     """Name and limit of what any process used since the last question."""
+    short: tuple[str, ...]
+    """What a process had to refuse for want of a lease since then."""
     entries: tuple[Entry, ...]
 
 
@@ -103,7 +115,7 @@ def build_call(
     prefix: str, gateway_id: str, shares: Sequence[Share], *, processes: int, since_ms: int, now_s: float
 ) -> tuple[list[str], list[str | int | float]]:
     """Keys and arguments of one call of the script; the shares' wishes go with it."""
-    keys = [f"{prefix}:limits"]
+    keys = [f"{prefix}:limits", f"{prefix}:limits:short", f"{prefix}:limits:since"]
     args: list[str | int | float] = [gateway_id, processes, SILENT_MS, since_ms]
     for share in shares:
         keys.append(f"{prefix}:limit:{share.id}")
@@ -130,6 +142,7 @@ def read_answer(answer: Sequence[Any]) -> Answer:
         in_use.append((name, int(limit)))
     entries = tuple(
         Entry(int(cap), int(others), None if soonest < 0 else soonest / 1000, max(0, int(before)))
-        for cap, others, soonest, before in answer[2:]
+        for cap, others, soonest, before in answer[3:]
     )
-    return Answer(int(answer[0]), tuple(in_use), entries)
+    short = tuple(member.decode() for member in answer[2])
+    return Answer(int(answer[0]), tuple(in_use), short, entries)

@@ -75,7 +75,8 @@ class Limits:
         """Called when a limit should meet the ledger before the next tick."""
         self._window_s = window_s
         self._has_ledger = has_ledger
-        self._is_settled = not has_ledger
+        self.is_settled = not has_ledger
+        """The other processes know of this one, so that it may take its whole share."""
         self._settles_at_s: float | None = None
         self._is_led = has_ledger
         """The ledger answers, or was not asked for long enough to call it gone."""
@@ -187,13 +188,13 @@ class Limits:
             self._found.clear()
 
     def _plain_share(self, limit: int) -> int:
-        return plain_share(limit, self.processes, has_ledger=self._has_ledger, settled=self._is_settled)
+        return plain_share(limit, self.processes, has_ledger=self._has_ledger, settled=self.is_settled)
 
     # With the ledger.
     @property
     def needs_ledger(self) -> bool:
         """False while this process is the only one and no limit is in use: nothing is to be learned."""
-        return bool(self._active) or self.processes > 1 or not self._is_settled
+        return bool(self._active) or self.processes > 1 or not self.is_settled
 
     @property
     def has_waiting(self) -> bool:
@@ -202,11 +203,11 @@ class Limits:
     def count_processes(self, processes: int, now_s: float) -> None:
         """At each tick; lets a new process settle in."""
         settles_at_s = self._settles_at_s
-        settles = not self._is_settled and settles_at_s is not None and now_s >= settles_at_s
+        settles = not self.is_settled and settles_at_s is not None and now_s >= settles_at_s
         if processes == self.processes and not settles:
             return
         self.processes = processes
-        self._is_settled = self._is_settled or settles
+        self.is_settled = self.is_settled or settles
         self._renew_caps()
 
     def collect(self, now_s: float) -> list[Share]:
@@ -236,14 +237,17 @@ class Limits:
                 share.is_pressed = has_sunk = True
         for name, limit in answer.in_use:
             self._note_in_use(name, limit, now_s)
+        for name in answer.short:
+            if name in self._active and self._active[name].has_spare:
+                self._active[name].is_pressed = True
         self._call_waiting()
         return has_sunk
 
     def note_lost(self, now_s: float) -> None:
         """At each tick without an answer for LOST_S."""
         self._is_led = False
-        if not self._is_settled:
-            self._is_settled = True
+        if not self.is_settled:
+            self.is_settled = True
             self._renew_caps()
         for share in self._active.values():
             share.hold_alone(plain_share(share.limit, self.processes, has_ledger=False), now_s)

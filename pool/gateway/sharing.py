@@ -1,6 +1,7 @@
 """Carries the shared view, the ledger of limits and the engines' gauges through Redis, in a loop of its own.
 
-Nothing waits for it. A tick is every 200 ms; a limit that runs short wakes the loop, here and in the other processes.
+Nothing waits for it. A tick is every 200 ms, in which each process gives up what others need more; a limit that runs
+short here is looked at at once.
 """
 
 from __future__ import annotations
@@ -51,18 +52,13 @@ class Sharing:
         self._on_gauges = on_gauges
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
-        self._tells_others = False
         self._answered_at_s = self._loop.time()
         self._next_views_s = 0.0
         self._next_gauges_s = 0.0
         self._seen_ms = 0
         self._offset_ms: float | None = None
         """Clock of Redis less the loop's own."""
-        limits.wake = self._wake
-
-    def _wake(self) -> None:
-        self._tells_others = True
-        self._woken.set()
+        limits.wake = self._woken.set
 
     async def run(self) -> None:
         """Until it is cancelled; each failure is tried again."""
@@ -70,40 +66,29 @@ class Sharing:
         while self._url is not None:
             prefix = self._prefix()
             if prefix is not None:
-                # Without a retry of its own the client fails at once, and this loop decides.
-                client = redis.asyncio.Redis.from_url(
-                    self._url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S, retry=None
-                )
                 answered_before_s = self._answered_at_s
-                with contextlib.suppress(RedisError, OSError, TimeoutError):
-                    await self._hold_session(client, prefix)
-                with contextlib.suppress(RedisError, OSError, TimeoutError):
-                    await client.aclose()
+                await self._hold_session(self._url, prefix)
                 failures = 0 if self._answered_at_s > answered_before_s else failures + 1
             self._note_silence()
             await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
 
-    async def _hold_session(self, client: redis.asyncio.Redis, prefix: str) -> None:
-        """Raises when the connection is lost."""
-        async with client.pubsub(ignore_subscribe_messages=True) as news:
-            await news.subscribe(f"{prefix}:limits")
-            listening = self._loop.create_task(self._listen(news))
-            try:
-                while not listening.done():
-                    await self._tick(client, prefix)
-                    await self._pause()
-                listening.result()
-            finally:
-                listening.cancel()
-                with contextlib.suppress(asyncio.CancelledError, RedisError, OSError, TimeoutError):
-                    await listening
-
-    async def _listen(self, news: Any) -> None:
-        own = self._view.gateway_id.encode()
-        while True:
-            message = await news.get_message(timeout=TICK_S)
-            if message is not None and message["data"] != own:
-                self._woken.set()
+    async def _hold_session(self, url: str, prefix: str) -> None:
+        """Until the connection is lost."""
+        # Without a retry of its own the client fails at once, and this loop decides.
+        client = redis.asyncio.Redis.from_url(
+            url, socket_connect_timeout=_TIMEOUT_S, socket_timeout=_TIMEOUT_S, retry=None
+        )
+        try:
+            while True:
+                await self._tick(client, prefix)
+                _leave_if_cancelled()
+                await self._pause()
+        except (RedisError, OSError, TimeoutError) as exc:
+            logger.debug("the shared view lost redis", extra={"error": type(exc).__name__})
+        finally:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await client.aclose()
+        _leave_if_cancelled()
 
     async def _pause(self) -> None:
         await asyncio.sleep(_QUICKEST_S)
@@ -114,21 +99,17 @@ class Sharing:
         self._woken.clear()
 
     async def _tick(self, client: redis.asyncio.Redis, prefix: str) -> None:
-        try:
-            now_s = self._loop.time()
-            if now_s >= self._next_views_s:
-                self._next_views_s = now_s + TICK_S
-                await self._swap_views(client, prefix)
-            if await self._ask_ledger(client, prefix):
-                # What this process gave up is free for the others once the ledger knows of it.
-                await self._ask_ledger(client, prefix)
-            self._answered_at_s = self._loop.time()
-            if self._on_gauges is not None and now_s >= self._next_gauges_s:
-                self._next_gauges_s = now_s + GAUGES_S
-                await self._read_gauges(client, prefix, self._on_gauges)
-        except (RedisError, OSError, TimeoutError):
-            self._note_silence()
-            raise
+        now_s = self._loop.time()
+        if now_s >= self._next_views_s:
+            self._next_views_s = now_s + TICK_S
+            await self._swap_views(client, prefix)
+        if await self._ask_ledger(client, prefix):
+            # What this process gave up is free for the others once the ledger knows of it.
+            await self._ask_ledger(client, prefix)
+        self._answered_at_s = self._loop.time()
+        if self._on_gauges is not None and now_s >= self._next_gauges_s:
+            self._next_gauges_s = now_s + GAUGES_S
+            await self._read_gauges(client, prefix, self._on_gauges)
 
     async def _swap_views(self, client: redis.asyncio.Redis, prefix: str) -> None:
         key, view = f"{prefix}:views", self._view
@@ -156,7 +137,6 @@ class Sharing:
         if not limits.needs_ledger:
             return False
         asked = limits.collect(now_s)
-        tells_others, self._tells_others = self._tells_others, False
         keys, args = build_call(
             prefix, self._view.gateway_id, asked,
             processes=limits.processes, since_ms=self._seen_ms, now_s=now_s,
@@ -165,8 +145,6 @@ class Sharing:
         # What was entered within the same millisecond may come twice, but is not missed.
         self._seen_ms = answer.at_ms
         has_sunk = limits.absorb(asked, answer, self._loop.time())
-        if tells_others and limits.processes > 1:
-            await _answer(client.publish(f"{prefix}:limits", self._view.gateway_id))
         return has_sunk
 
     async def _read_gauges(self, client: redis.asyncio.Redis, prefix: str, on_gauges: OnGauges) -> None:
@@ -186,6 +164,13 @@ class Sharing:
         now_s = self._loop.time()
         if now_s - self._answered_at_s >= LOST_S:
             self._limits.note_lost(now_s)
+
+
+def _leave_if_cancelled() -> None:
+    """The client can take a cancel for a time-out of its own."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _answer(call: Any) -> Any:
