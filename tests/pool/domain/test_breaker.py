@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pool.domain.breaker import (
     AT_ONCE,
@@ -364,3 +366,41 @@ def test_years_of_failing_keep_the_numbers_finite() -> None:
         breaker.note_failure(Fault.CONNECT, T0 + 10.0 * number)
 
     assert breaker.describe(T0 + 49_990)["left_s"] == LONGEST_OPEN_S
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["sent", "byte", "dropped", "ok", "hung", "moved", *Fault]), st.floats(0.0, 5.0)
+    ),
+    max_size=60,
+)
+
+
+def take_step(breaker: Breaker, step: str, now_s: float) -> None:
+    if isinstance(step, Fault):
+        breaker.note_failure(step, now_s)
+    elif step == "sent" and breaker.allows(now_s):
+        if breaker.note_sent(now_s):
+            assert not breaker.allows(now_s)
+    elif step in ("byte", "dropped"):
+        (breaker.note_first_byte if step == "byte" else breaker.drop_trial)()
+    elif step in ("ok", "hung", "moved"):
+        {"ok": breaker.note_success, "hung": breaker.note_hung, "moved": breaker.note_progress}[step](now_s)
+
+
+@given(STEPS)
+def test_whatever_happens_the_last_replica_is_tried_again_and_one_success_closes(
+    steps: list[tuple[str, float]],
+) -> None:
+    breaker, now_s = Breaker(), T0
+    link_breakers([(breaker,)])
+    for step, passed_s in steps:
+        now_s += passed_s
+        take_step(breaker, step, now_s)
+        assert 0.0 <= breaker.error_score < 1.0
+
+    now_s += TRIAL_LEASE_S
+    assert breaker.allows(now_s)
+    breaker.note_sent(now_s)
+    breaker.note_success(now_s)
+    assert breaker.closed
