@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,34 @@ _FRESH_S = 30.0
 
 Labels = tuple[str, str, str, str]
 """model, release, lane, tier."""
+
+HISTOGRAMS = ("ttft", "itl", "queue_delay", "e2e")
+COUNTERS = {
+    "sluice_refusals_total": "Requests that were refused, by the code that the client got.",
+    "sluice_retries_total": "Requests that were sent to another replica, by the failure of the first.",
+    "sluice_answer_cache_total": "Deterministic requests that the answer cache was asked for, by result.",
+    "sluice_affinity_expected_tokens_total": "Prompt tokens that the gateway expected in a replica's prefix cache.",
+    "sluice_affinity_cached_tokens_total": "Prompt tokens that the engines found in their prefix cache.",
+    "sluice_reader_timeouts_total": "Exact token counts that came too late; the estimate was used.",
+    "sluice_reader_restarts_total": "Reader processes that ended and were started again.",
+    "sluice_received_bytes_total": "Bytes of request bodies.",
+    "sluice_sent_bytes_total": "Bytes of answers to clients.",
+    "sluice_streams_total": "Streams that began.",
+    "sluice_streams_interrupted_total": "Streams that began and were cut by a failure.",
+    "sluice_streams_late_total": "Streams with several late gaps in a row.",
+    "sluice_tcp_retransmits_total": "Segments that were sent again to clients.",
+    "sluice_shadow_requests_total": "Requests that were sent a second time to a shadow release, by outcome.",
+    "sluice_shadow_tokens_total": "Prompt and output tokens of shadow requests.",
+}
+GAUGES: dict[str, tuple[str, Callable[[tuple[float, float]], float]]] = {
+    "sluice_queued": ("Requests that wait for a slot.", sum),
+    "sluice_lane_limit": ("Requests at once that admission lets into the lane.", sum),
+    "pending_requests_growth_ratio": ("Growth of waiting requests over ten minutes.", max),
+    "sluice_breaker_open": ("1 while a replica gets no ordinary request.", max),
+    "sluice_loop_lag_seconds": ("The longest that the event loop was late, since the last look.", max),
+    "sluice_degraded": ("1 while a part works without what it needs, by part.", max),
+}
+"""How it is put together over the processes of a host: by sum, or the largest."""
 
 
 class Histogram:
@@ -36,14 +64,25 @@ class Histogram:
         self.sum_s += sum_s
 
 
+class Value:
+    """One counter or gauge. Who counts keeps the object, and changes `value`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+
 class Series:
     """All that is counted for one model, release, lane and tier."""
 
-    __slots__ = ("e2e", "in_flight", "outcomes", "ttft")
+    __slots__ = ("e2e", "in_flight", "itl", "outcomes", "queue_delay", "ttft")
 
     def __init__(self) -> None:
         self.outcomes: dict[str, int] = {}
         self.ttft = Histogram()
+        self.itl = Histogram()
+        self.queue_delay = Histogram()
         self.e2e = Histogram()
         self.in_flight = 0
 
@@ -54,6 +93,7 @@ class Series:
 class Metrics:
     def __init__(self) -> None:
         self._series: dict[Labels, Series] = {}
+        self._values: dict[tuple[str, str], Value] = {}
         self.table_version = 0
         self.facts_dropped = 0
 
@@ -63,28 +103,54 @@ class Metrics:
             found = self._series[labels] = Series()
         return found
 
+    def counter(self, name: str, **labels: str) -> Value:
+        """One of COUNTERS; the same object for the same labels."""
+        assert name in COUNTERS, name
+        return self._find_value(name, _join(labels.items()))
+
+    def gauge(self, name: str, **labels: str) -> Value:
+        """One of GAUGES. What no longer exists is to be taken out by `forget`."""
+        assert name in GAUGES, name
+        return self._find_value(name, _join(labels.items()))
+
+    def forget(self, name: str, **labels: str) -> None:
+        self._values.pop((name, _join(labels.items())), None)
+
+    def _find_value(self, name: str, labels: str) -> Value:
+        found = self._values.get((name, labels))
+        if found is None:
+            found = self._values[name, labels] = Value()
+        return found
+
     def snapshot(self) -> bytes:
         return orjson.dumps(
             {
                 "series": [
-                    [labels, one.outcomes, one.ttft.counts, one.ttft.sum_s, one.e2e.counts, one.e2e.sum_s,
-                     one.in_flight]
+                    [labels, one.outcomes, one.in_flight, *_dump_histograms(one)]
                     for labels, one in self._series.items()
                 ],
+                "values": [[name, labels, one.value] for (name, labels), one in self._values.items()],
                 "table_version": self.table_version,
                 "facts_dropped": self.facts_dropped,
             }
-        )  # fmt: skip
+        )
 
     def add(self, snapshot: dict[str, Any]) -> None:
-        """Sums another process' counts into these; of the table's version the lowest counts."""
-        for labels, outcomes, ttft, ttft_sum_s, e2e, e2e_sum_s, in_flight in snapshot["series"]:
+        """Sums another process' counts into these; of the table's version the lowest counts.
+
+        Raises ValueError, KeyError or TypeError for one of another shape.
+        """
+        for labels, outcomes, in_flight, *histograms in snapshot["series"]:
             series = self.series(tuple(labels))
             for outcome, count in outcomes.items():
                 series.outcomes[outcome] = series.outcomes.get(outcome, 0) + count
-            series.ttft.add(ttft, ttft_sum_s)
-            series.e2e.add(e2e, e2e_sum_s)
+            for name, (counts, sum_s) in zip(HISTOGRAMS, histograms, strict=True):
+                getattr(series, name).add(counts, sum_s)
             series.in_flight += in_flight
+        for name, labels, value in snapshot["values"]:
+            mine = self._find_value(name, labels)
+            merge = GAUGES[name][1] if name in GAUGES else sum
+            mine.value = merge((mine.value, value))
         self.table_version = min(self.table_version, snapshot["table_version"])
         self.facts_dropped += snapshot["facts_dropped"]
 
@@ -92,18 +158,35 @@ class Metrics:
         lines: list[str] = ["# TYPE sluice_requests_total counter"]
         for labels, series in self._series.items():
             for outcome, count in series.outcomes.items():
-                lines.append(f'sluice_requests_total{{{_join(labels)},outcome="{outcome}"}} {count}')
-        for name in ("ttft", "e2e"):
+                lines.append(
+                    f'sluice_requests_total{{{_join_fixed(labels)},outcome="{_escape(outcome)}"}} {count}'
+                )
+        for name in HISTOGRAMS:
             lines.append(f"# TYPE sluice_{name}_seconds histogram")
             for labels, series in self._series.items():
-                lines += _histogram_lines(f"sluice_{name}_seconds", _join(labels), getattr(series, name))
+                lines += _histogram_lines(
+                    f"sluice_{name}_seconds", _join_fixed(labels), getattr(series, name)
+                )
         lines.append("# TYPE sluice_in_flight gauge")
-        lines += [f"sluice_in_flight{{{_join(key)}}} {one.in_flight}" for key, one in self._series.items()]
+        lines += [
+            f"sluice_in_flight{{{_join_fixed(key)}}} {one.in_flight}" for key, one in self._series.items()
+        ]
+        lines += self._value_lines()
         lines += ["# TYPE sluice_routing_table_version gauge"]
         lines += [f"sluice_routing_table_version {self.table_version}"]
         lines += ["# TYPE sluice_facts_dropped_total counter"]
         lines += [f"sluice_facts_dropped_total {self.facts_dropped}", ""]
         return "\n".join(lines).encode()
+
+    def _value_lines(self) -> list[str]:
+        lines = []
+        for name in sorted({name for name, _ in self._values}):
+            text, kind = (GAUGES[name][0], "gauge") if name in GAUGES else (COUNTERS[name], "counter")
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+            for (found, labels), one in self._values.items():
+                if found == name:
+                    lines.append(f"{name}{{{labels}}} {one.value}" if labels else f"{name} {one.value}")
+        return lines
 
 
 def merge_host(own: Metrics, folder: Path, *, worker: int, now_s: float) -> Metrics:
@@ -117,8 +200,8 @@ def merge_host(own: Metrics, folder: Path, *, worker: int, now_s: float) -> Metr
         try:
             if path.stat().st_mtime > now_s - _FRESH_S:
                 merged.add(orjson.loads(path.read_bytes()))
-        except (OSError, orjson.JSONDecodeError):
-            continue  # Being replaced, or left half written by a full disk.
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # Being replaced, left half written by a full disk, or written by another version.
     return merged
 
 
@@ -129,6 +212,10 @@ def write_snapshot(own: Metrics, folder: Path, *, worker: int) -> None:
     os.replace(part, path)
 
 
+def _dump_histograms(series: Series) -> list[tuple[list[int], float]]:
+    return [(one.counts, one.sum_s) for one in (series.ttft, series.itl, series.queue_delay, series.e2e)]
+
+
 def _histogram_lines(name: str, labels: str, histogram: Histogram) -> list[str]:
     lines, total = [], 0
     for bound, count in zip((*BUCKETS_S, "+Inf"), histogram.counts, strict=True):
@@ -137,8 +224,11 @@ def _histogram_lines(name: str, labels: str, histogram: Histogram) -> list[str]:
     return [*lines, f"{name}_sum{{{labels}}} {histogram.sum_s:.6f}", f"{name}_count{{{labels}}} {total}"]
 
 
-def _join(labels: Labels) -> str:
-    pairs = zip(("model", "release", "lane", "tier"), labels, strict=True)
+def _join_fixed(labels: Labels) -> str:
+    return _join(zip(("model", "release", "lane", "tier"), labels, strict=True))
+
+
+def _join(pairs: Iterable[tuple[str, str]]) -> str:
     return ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
 
 

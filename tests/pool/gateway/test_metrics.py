@@ -3,8 +3,11 @@
 import os
 from pathlib import Path
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
 from pool.gateway.facts import FactBuffer
-from pool.gateway.metrics import BUCKETS_S, Metrics, merge_host, write_snapshot
+from pool.gateway.metrics import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, Metrics, merge_host, write_snapshot
 
 LABELS = ("m", "1", "short", "vip")
 
@@ -78,3 +81,71 @@ def test_the_buffer_drops_the_oldest_and_counts() -> None:
     assert (len(buffer), buffer.dropped) == (0, 2)
     buffer.drop(3)
     assert buffer.dropped == 5
+
+
+def test_every_name_is_what_prometheus_reads() -> None:
+    metrics = make_metrics()
+    series = metrics.series(LABELS)
+    series.itl.observe(0.02)
+    series.queue_delay.observe(0.3)
+    for name in COUNTERS:
+        metrics.counter(name, model='a "quoted" \\ name', lane="short").value += 2
+    for name in GAUGES:
+        metrics.gauge(name, model="m").value = 0.5
+    metrics.counter("sluice_received_bytes_total").value += 7
+
+    families = {one.name: one for one in text_string_to_metric_families(metrics.render().decode())}
+
+    for name in COUNTERS:
+        family = families[name.removesuffix("_total")]
+        assert (family.type, family.documentation) == ("counter", COUNTERS[name])
+        assert family.samples[0].labels == {"model": 'a "quoted" \\ name', "lane": "short"}
+        assert family.samples[0].value == 2
+    for name in GAUGES:
+        assert (families[name].type, families[name].samples[0].value) == ("gauge", 0.5)
+    for name in HISTOGRAMS:
+        samples = families[f"sluice_{name}_seconds"].samples
+        assert samples[-1].name == f"sluice_{name}_seconds_count"
+        assert samples[-1].value == 1
+    assert families["sluice_received_bytes"].samples[-1].value == 7
+
+
+def test_counters_are_summed_and_gauges_put_together_as_they_say(tmp_path: Path) -> None:
+    other, own = make_metrics(), make_metrics()
+    for metrics, value in ((other, 3), (own, 5)):
+        metrics.counter("sluice_retries_total", model="m").value += value
+        metrics.gauge("sluice_queued", model="m").value = value
+        metrics.gauge("sluice_loop_lag_seconds").value = value
+    write_snapshot(other, tmp_path, worker=1)
+    os.utime(tmp_path / "metrics-1.json", (1000, 1000))
+
+    merged = merge_host(own, tmp_path, worker=0, now_s=1001)
+
+    assert merged.counter("sluice_retries_total", model="m").value == 8
+    assert merged.gauge("sluice_queued", model="m").value == 8
+    assert merged.gauge("sluice_loop_lag_seconds").value == 5
+
+
+def test_a_snapshot_of_another_version_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "metrics-1.json").write_bytes(b'{"series": [[["m", "1", "short", "vip"], {}]]}')
+
+    merged = merge_host(make_metrics(ok=2), tmp_path, worker=0, now_s=0)
+
+    assert merged.series(LABELS).outcomes == {"ok": 2}
+
+
+def test_what_is_counted_keeps_its_object_and_a_forgotten_gauge_is_gone() -> None:
+    metrics = Metrics()
+    breaker = metrics.gauge("sluice_breaker_open", replica="r1")
+    breaker.value = 1
+    assert metrics.gauge("sluice_breaker_open", replica="r1") is breaker
+    assert b'sluice_breaker_open{replica="r1"} 1' in metrics.render()
+
+    metrics.forget("sluice_breaker_open", replica="r1")
+
+    assert b"sluice_breaker_open" not in metrics.render()
+
+
+def test_an_unknown_name_is_a_fault() -> None:
+    with pytest.raises(AssertionError):
+        Metrics().counter("sluice_other_total")
