@@ -65,9 +65,9 @@ class Child(asyncio.BufferedProtocol):
         self._send_on()
 
     def kill(self) -> None:
+        assert self._transport is not None
         self.process.kill()
-        if self._transport is not None:
-            self._transport.abort()
+        self._transport.abort()
         self._leave()
 
     # The transport's calls.
@@ -93,7 +93,8 @@ class Child(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._take(self._scratch[:nbytes])
         self._turn_bytes += nbytes
-        if self._turn_bytes >= _TURN_BYTES and self._transport is not None:
+        if self._turn_bytes >= _TURN_BYTES:
+            assert self._transport is not None
             self._turn_bytes = 0
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -125,11 +126,13 @@ class Child(asyncio.BufferedProtocol):
         self._on_answer(self, orjson.loads(self._meta), payload)
 
     def _read_on(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+        assert self._transport is not None
+        if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def _send_on(self) -> None:
-        while self._unsent and not self._paused and self._transport is not None:
+        assert self._transport is not None
+        while self._unsent and not self._paused:
             piece, self._unsent = self._unsent[:_PIECE_BYTES], self._unsent[_PIECE_BYTES:]
             self._transport.write(piece)
 

@@ -14,9 +14,9 @@ OnCount = Callable[[int | None], None]
 
 
 class Job:
-    """Ends once: with an answer, by its time, or because it was cancelled."""
+    """Ends once: with an answer, or by its time. Who waits is told unless it was cancelled."""
 
-    __slots__ = ("body", "done", "needs", "question", "running", "timer", "_on_end")
+    __slots__ = ("body", "done", "needs", "question", "timer", "_on_end")
 
     def __init__(
         self,
@@ -31,24 +31,20 @@ class Job:
         self.needs = needs
         """Only a reader that has loaded it can answer."""
         self.done = False
-        self.running = False
         self.timer: asyncio.TimerHandle | None = None
         self._on_end = on_end
 
     def cancel(self) -> None:
-        """Nobody waits any more. A reader that is at it already finishes."""
-        self._close()
+        """Nobody waits any more. A reader that is at it finishes, within the time that the job had."""
+        self.done = True
 
     def end(self, answer: dict[str, Any], payload: bytearray) -> None:
+        self.body = b""
+        if self.timer is not None:
+            self.timer.cancel()
         if not self.done:
-            self._close()
+            self.done = True
             self._on_end(answer, payload)
 
     def fail(self, reason: str) -> None:
         self.end({"failure": reason}, bytearray())
-
-    def _close(self) -> None:
-        self.done = True
-        self.body = b""
-        if self.timer is not None:
-            self.timer.cancel()

@@ -143,9 +143,7 @@ class Readers:
         job.timer = self._loop.call_later(timeout_s, self._expire, job)
 
     def _expire(self, job: Job) -> None:
-        if job.done:
-            return
-        self._totals["timeouts"] += 1
+        self._totals["timeouts"] += not job.done
         child = next((one for one, own in self._children.items() if own is job), None)
         is_count = job.needs is not None
         job.fail("timeout")
@@ -171,7 +169,6 @@ class Readers:
         if job is None:
             return
         self._children[child] = job
-        job.running = True
         child.ask(job.question, job.body)
 
     def _next_job(self, child: Child) -> Job | None:
@@ -216,15 +213,12 @@ class Readers:
 
     # Readers.
     def _on_answer(self, child: Child, answer: dict[str, Any], payload: bytearray) -> None:
-        job = self._children.get(child)
-        if child not in self._children:
-            return
-        self._children[child] = None
+        job, self._children[child] = self._children[child], None
         self._answers[child] += 1
         if self._answers[child] >= _PROVEN_ANSWERS:
             self._failures = 0
-        if job is not None:
-            job.end(answer, payload)
+        assert job is not None
+        job.end(answer, payload)
         self._dispatch()
 
     def _start_one(self) -> None:

@@ -155,6 +155,7 @@ async def test_fc41_a_file_that_is_not_to_be_had_shows_and_comes_later(
     fetching.follow([make_model(make_release(files.pair))])
 
     await wait_until(lambda: fetching.describe()["degraded"] == {"m/1": "not_stored"})
+    await wait_until(lambda: len(web.asked) > 5)
     web.contents = kept
 
     await wait_until_ready(fetching)

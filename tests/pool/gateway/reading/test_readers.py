@@ -113,6 +113,16 @@ async def test_nobody_is_told_of_a_cancelled_read(readers: Readers) -> None:
     assert told == []
 
 
+async def test_a_reader_that_hangs_on_a_cancelled_read_is_ended_too(readers: Readers) -> None:
+    await read(readers, chat_body("warm"))
+    os.kill(pid_of(readers), signal.SIGSTOP)
+
+    readers.read(CHAT, chat_body("gone"), on_done=lambda outcome: None, timeout_s=0.05).cancel()
+
+    await wait_until(lambda: readers.describe()["restarts"] == 1)
+    assert readers.describe()["timeouts"] == 0
+
+
 # Counting.
 async def test_fc39_a_count_is_exact_at_a_limit(ready: Readers, files: Files) -> None:
     around = len("Xuser\n") + len("X\n") + len("Xassistant\n")
@@ -140,13 +150,17 @@ async def test_what_cannot_be_counted_leaves_the_guess(ready: Readers, files: Fi
 
 
 async def test_a_count_that_takes_too_long_leaves_the_guess_and_costs_no_reader(
-    ready: Readers, files: Files
+    ready: Readers, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    body = json.dumps({"prompt": "a" * 400_000}).encode()
+    monkeypatch.setattr("pool.gateway.reading.readers._COUNT_HANG_S", 1.0)
+    body = json.dumps({"prompt": "a" * 100_000}).encode()
+    loop = asyncio.get_running_loop()
+    patience_ends_at_s = loop.time() + 1.1
 
     late = await count(ready, files.pair, body, path=b"/v1/completions", timeout_s=0.001)
 
     assert late is None
+    await wait_until(lambda: loop.time() > patience_ends_at_s)
     assert await count(ready, files.pair, chat_body("a")) == 20
     assert (ready.describe()["timeouts"], ready.describe()["restarts"]) == (1, 0)
 
@@ -186,6 +200,54 @@ async def test_a_reader_that_hangs_is_ended(readers: Readers) -> None:
 
     assert refusal.details["reason"] == "timeout"
     assert (await read(readers, chat_body("next"))).opening == "next"
+
+
+async def test_a_read_that_waits_too_long_is_refused_and_costs_no_reader(readers: Readers) -> None:
+    done = asyncio.get_running_loop().create_future()
+    readers.read(CHAT, chat_body("late"), on_done=done.set_result, timeout_s=0.0)
+
+    assert (await done).details["reason"] == "timeout"
+    assert (await read(readers, chat_body("next"))).opening == "next"
+    assert readers.describe()["restarts"] == 0
+
+
+async def test_a_count_that_never_ends_costs_its_reader(
+    ready: Readers, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pool.gateway.reading.readers._COUNT_HANG_S", 0.0)
+    body = json.dumps({"prompt": "a" * 4_000_000}).encode()
+
+    assert await count(ready, files.pair, body, path=b"/v1/completions", timeout_s=0.01) is None
+
+    await wait_until(lambda: ready.describe()["restarts"] == 1)
+    assert (await read(ready, chat_body("next"))).opening == "next"
+
+
+async def test_a_gateway_that_ends_leaves_no_reader_that_was_just_starting(config: Config) -> None:
+    readers = Readers(config)
+    readers.read(CHAT, chat_body("late"), on_done=lambda outcome: None)
+    starting = set(readers._starting)
+    await asyncio.sleep(0)
+
+    readers.close()
+    outcomes = await asyncio.gather(*starting, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError]
+    assert readers.describe()["children"] == 0
+
+
+async def test_a_gateway_that_drops_a_reader_in_the_middle_of_its_answer_goes_on(config: Config) -> None:
+    readers = Readers(config)
+    await read(readers, chat_body("warm"))
+    body = json.dumps({"model": "m", "input": "a" * 8_000_000}).encode()
+    readers.read(b"/v1/responses", body, on_done=lambda outcome: None)
+    child = next(iter(readers._children))
+    await wait_until(lambda: len(child._part) > 500_000)
+
+    readers.close()
+
+    await asyncio.sleep(0.01)
+    assert readers.describe()["children"] == 0
 
 
 async def test_a_reader_ends_with_its_gateway(config: Config) -> None:
