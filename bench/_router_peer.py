@@ -1,7 +1,7 @@
 """vllm-router's `cache_aware` policy in front of the affinity benchmark's engines, over HTTP and in faster time.
 
-A block of 512 tokens becomes 16, and an hour two minutes; the limits that count tokens or seconds are scaled in the same
-way (without that it does worse), all others are its defaults. It asks engines for the token ids of a prompt first.
+A block of 512 tokens becomes 16, and an hour two minutes; the limits that count tokens or seconds are scaled in the
+same way (without that it does worse), all others are its defaults. It asks engines for a prompt's token ids first.
 """
 
 from __future__ import annotations
