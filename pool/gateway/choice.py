@@ -1,14 +1,14 @@
-"""Model → lane → release → replica of one request: the decision, without sending anything."""
+"""Model → lane → release of one request, and which replica of it is picked: decisions, without sending anything."""
 
 import random
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pool.domain.routing import pick_replica
 from pool.domain.routing_table import KeyRoute
 from pool.domain.traffic import choose_release, choose_spill
+from pool.gateway.admission import Pick
+from pool.gateway.ask import Ask, sticky_key
 from pool.gateway.openai import (
-    Ask,
     GatewayError,
     InvalidRequest,
     ModelNotAllowed,
@@ -19,91 +19,79 @@ from pool.gateway.openai import (
 )
 from pool.gateway.replicas import LiveReplica
 from pool.gateway.request import Request
-from pool.gateway.routes import ModelView, Routes
 
-# English text in the usual vocabularies; only sorts requests into lanes.
-_BYTES_PER_TOKEN = 4
-
-
-@dataclass(slots=True)
-class Target:
-    """Where a request belongs, before any replica is looked at."""
-
-    model: ModelView
-    lane: str
-    release: int | None
-    pinned: bool
+if TYPE_CHECKING:
+    from pool.gateway.admission import Gate
+    from pool.gateway.relay import Exchange
+    from pool.gateway.routes import ModelView, Routes
 
 
-def find_target(routes: Routes, request: Request, ask: Ask, caller: KeyRoute) -> Target:
+def make_pick() -> Pick:
+    """For one release's gate."""
+
+    def pick(candidates: Sequence[LiveReplica], ticket: object, now_s: float) -> LiveReplica | None:
+        if len(candidates) == 1:
+            return candidates[0]
+        least = min(replica.in_flight for replica in candidates)
+        tied = [replica for replica in candidates if replica.in_flight == least]
+        return tied[int(random.random() * len(tied))]
+
+    return pick
+
+
+def find_model(routes: "Routes", name: str, caller: KeyRoute) -> "ModelView":
     """Raises GatewayError."""
-    if caller.models is not None and ask.model not in caller.models:
-        raise ModelNotAllowed(f"This API key may not use the model {ask.model[:100]!r}.", param="model")
-    model = routes.models.get(ask.model)
+    if caller.models is not None and name not in caller.models:
+        raise ModelNotAllowed(f"This API key may not use the model {name[:100]!r}.", param="model")
+    model = routes.models.get(name)
     if model is None:
-        raise ModelNotFound(f"There is no model {ask.model[:100]!r}.", param="model")
-    lane = model.find_lane(len(ask.body) // _BYTES_PER_TOKEN)
-    pin = _find_pin(model, request, caller)
-    if pin is not None:
-        return Target(model, lane, pin, pinned=True)
-    release = model.sole_release(lane)
-    if release is None:
-        release = choose_release(model.weights(lane), _sticky_key(request, ask, caller))
-    return Target(model, lane, release, pinned=False)
+        raise ModelNotFound(f"There is no model {name[:100]!r}.", param="model")
+    return model
 
 
-def choose_replica(
-    target: Target, *, tried: Collection[LiveReplica], now_s: float
-) -> tuple[LiveReplica, bool]:
-    """The replica and whether it was spilled from its release. Raises GatewayError."""
-    model, lane = target.model, target.lane
-    if target.release is not None:
-        own = model.list_replicas(target.release, lane)
-        replica = pick_replica(own, tried=tried, now_s=now_s, draw=random.random)
-        if replica is not None:
-            return replica, False
-    if not target.pinned:
-        replica = _spill(target, tried, now_s)
-        if replica is not None:
-            return replica, True
-    raise _no_replica(model)
-
-
-def _spill(target: Target, tried: Collection[LiveReplica], now_s: float) -> LiveReplica | None:
-    model, lane = target.model, target.lane
-
-    def has_capacity(release: int) -> bool:
-        return any(replica not in tried for replica in model.list_replicas(release, lane))
-
-    release = choose_spill(model.weights(lane), has_capacity)
-    if release is None:
-        return None
-    return pick_replica(model.list_replicas(release, lane), tried=tried, now_s=now_s, draw=random.random)
-
-
-def _no_replica(model: ModelView) -> GatewayError:
-    if model.starting:
-        return StartingUp(f"The model {model.name!r} is starting up. Try again shortly.")
-    return NoReadyReplica(f"The model {model.name!r} has no ready replica now. Try again shortly.")
-
-
-def _find_pin(model: ModelView, request: Request, caller: KeyRoute) -> int | None:
+def find_pin(model: "ModelView", request: Request, caller: KeyRoute) -> int | None:
+    """The release that the caller, or the plan for the caller, insists on. Raises GatewayError."""
     wished = request.headers.get(b"x-sluice-release")
     if wished is None:
-        return model.plan.pins.get(caller.label) if model.plan is not None else None
+        return model.plan.pins.get(caller.label) if model.plan is not None and model.plan.pins else None
     if not caller.may_pin:
         raise PinNotAllowed("This API key may not pin a release.", param="x-sluice-release")
     number = int(wished) if wished.isdigit() and len(wished) < 10 else None
-    if number not in model.replicas:
+    if number not in model.gates:
         text = f"The model {model.name!r} has no release {wished[:20].decode('latin-1')!r}."
         raise InvalidRequest(text, param="x-sluice-release")
     return number
 
 
-def _sticky_key(request: Request, ask: Ask, caller: KeyRoute) -> bytes:
-    session = request.headers.get(b"x-sluice-session")
-    if session is not None:
-        return session
-    if ask.user:
-        return ask.user.encode()
-    return f"{caller.digest}\n{ask.opening}".encode()
+def find_release(model: "ModelView", lane: str, ask: Ask, request: Request, caller: KeyRoute) -> int | None:
+    """By the plan's weights, the same for all requests of a session; None if no release has weight."""
+    weights = model.weights(lane)
+    if len(weights) == 1:
+        return next((release for release, weight in weights.items() if weight > 0), None)
+    return choose_release(weights, sticky_key(ask, request, caller))
+
+
+def find_gate(
+    model: "ModelView", lane: str, release: int | None, ticket: "Exchange", *, pinned: bool, now_s: float
+) -> "tuple[int, Gate]":
+    """The gate of the wished release, or of the one that it spills to. Raises GatewayError."""
+    gate = model.gates.get(release) if release is not None else None
+    if gate is not None and release is not None and gate.can_serve(ticket, now_s):
+        return release, gate
+    if not pinned:
+        other = choose_spill(
+            model.weights(lane),
+            lambda number: number in model.gates and model.gates[number].can_serve(ticket, now_s),
+        )
+        if other is not None:
+            return other, model.gates[other]
+    if gate is not None and release is not None and any(model.replicas[release]):
+        # It says what is wrong: too long for every context, or all of them tried.
+        return release, gate
+    raise no_replica(model)
+
+
+def no_replica(model: "ModelView") -> GatewayError:
+    if model.starting:
+        return StartingUp(f"The model {model.name!r} is starting up. Try again shortly.")
+    return NoReadyReplica(f"The model {model.name!r} has no ready replica now. Try again shortly.")

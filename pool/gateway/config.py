@@ -34,11 +34,6 @@ class Config:
     """Of a kept-alive connection between two requests."""
     write_timeout_s: float = 30.0
     """Of a client that does not read."""
-    connect_timeout_s: float = 2.0
-    first_byte_timeout_s: float = 120.0
-    """Of a stream; a plain answer comes whole and has `answer_timeout_s`."""
-    answer_timeout_s: float = 600.0
-    stream_idle_timeout_s: float = 60.0
     drain_s: float = 30.0
     sweep_s: float = 0.25
     """How exactly time-outs are kept."""
@@ -69,10 +64,6 @@ def read_config(*, worker: int = 0) -> Config:
         body_timeout_s=env_float("SLUICE_GATEWAY_BODY_TIMEOUT_S", 30.0, minimum=0.1),
         idle_timeout_s=env_float("SLUICE_GATEWAY_IDLE_TIMEOUT_S", 75.0, minimum=0.1),
         write_timeout_s=env_float("SLUICE_GATEWAY_WRITE_TIMEOUT_S", 30.0, minimum=0.1),
-        connect_timeout_s=env_float("SLUICE_GATEWAY_CONNECT_TIMEOUT_S", 2.0, minimum=0.05),
-        first_byte_timeout_s=env_float("SLUICE_GATEWAY_FIRST_BYTE_TIMEOUT_S", 120.0, minimum=0.1),
-        answer_timeout_s=env_float("SLUICE_GATEWAY_ANSWER_TIMEOUT_S", 600.0, minimum=0.1),
-        stream_idle_timeout_s=env_float("SLUICE_GATEWAY_STREAM_IDLE_TIMEOUT_S", 60.0, minimum=0.1),
         drain_s=env_float("SLUICE_GATEWAY_DRAIN_S", 30.0, minimum=0.0),
     )
 

@@ -1,49 +1,88 @@
 """Watches a stream of server-sent events as it passes: whole events only, and whether it really ended.
 
-The bytes stay untouched. An event is held until it is complete, so that an error event can always follow.
+The bytes stay untouched. An event is held until it is complete, so that an error event can always follow. The one
+event that may be taken out is a usage event that the caller did not ask for.
 """
 
 import orjson
+
+from pool.gateway.chunks import SIZES, read_size
 
 # No answer needs an event this large; an endless one must not fill the memory.
 _MAX_HELD_BYTES = 8 << 20
 
 
 class EventGate:
-    """`done`: the terminal event has passed. `failure`: why the stream must be cut, "" if it need not."""
+    """`done`: the terminal event has passed. `failure`: why the stream must be cut, "" if it need not.
+    `tail`: the last event that held figures of use, b"" if none did."""
 
-    __slots__ = ("_held", "_last", "_previous", "_responses", "chunks", "done", "failure")
+    __slots__ = ("_held", "_hides_usage", "_responses", "chunks", "done", "failure", "failure_text", "tail")
 
-    def __init__(self, *, responses: bool = False) -> None:
-        """`responses`: the events of /v1/responses, which end with a typed event instead of [DONE]."""
+    def __init__(self, *, responses: bool = False, hides_usage: bool = False) -> None:
+        """`responses`: the events of /v1/responses, which end with a typed event instead of [DONE].
+        `hides_usage`: the gateway asked for the usage event, the caller did not."""
         self._held = b""
-        self._previous = b""
-        self._last = b""
         self._responses = responses
+        self._hides_usage = hides_usage
+        self.tail = b""
         self.chunks = 0
         self.done = False
         self.failure = ""
+        self.failure_text = b""
+        """What the engine said of it."""
+
+    @property
+    def is_clear(self) -> bool:
+        """Nothing is held, and events need only be looked at as `span` does."""
+        return not self._held and not self._responses and not self.failure
+
+    def span(self, data: bytes) -> int:
+        """Of a chunked body from the border of a chunk on: how many bytes are whole chunks, each one usual event.
+
+        Usual is what needs no look inside: the frame of a JSON object, no error, no usage. Parsing each event
+        would cost a fifth of the whole relay; the HTTP parser and a second look at its pieces as much again.
+        """
+        if b'"usage":' in data:
+            return 0
+        at, count, end_of_data = 0, 0, len(data)
+        while at < end_of_data:
+            line = data.find(b"\r\n", at, at + 8)
+            size = SIZES.get(data[at:line]) if line > 0 else None
+            if size is None:
+                size = read_size(data[at:line]) if line > 0 else 0
+                if not size:
+                    break
+            start = line + 2
+            end = start + size
+            if (
+                data[end - 3 : end + 2] != b"}\n\n\r\n"
+                or data[start : start + 8] != b'data: {"'
+                or data[start + 8 : start + 14] == b'error"'
+                or data.find(b"\n", start, end) != end - 2
+            ):
+                break
+            count += 1
+            at = end + 2
+        self.chunks += count
+        return at
 
     def feed(self, piece: bytes) -> bytes:
         """What may go on to the client: all complete events, up to the first one that must not."""
         if self._held:
             piece = self._held + piece
             self._held = b""
-        # The usual read is one event of one token; anything else is looked at event by event. The test is
-        # for the frame of a JSON object, because parsing each event would cost a fifth of the whole relay.
+        # The usual read is one event of one token; anything else is looked at event by event.
         if (
             piece[:8] == b'data: {"'
             and piece[-3:] == b"}\n\n"
             and piece[8:14] != b'error"'
-            and piece.index(b"\n") == len(piece) - 2
+            and piece.find(b"\n") == len(piece) - 2
             and not self._responses
+            and b'"usage":' not in piece
         ):
             self.chunks += 1
-        else:
-            piece = self._examine(piece)
-        self._previous = self._last
-        self._last = piece
-        return piece
+            return piece
+        return self._examine(piece)
 
     def finish(self) -> bytes:
         """What was held when the upstream ended: passed on only if it is the terminal event."""
@@ -54,11 +93,6 @@ class EventGate:
                 return held
         return b""
 
-    @property
-    def tail(self) -> bytes:
-        """The end of the stream, with the usage event if there was one."""
-        return self._previous + self._last
-
     def _examine(self, piece: bytes) -> bytes:
         whole_bytes = max(_end_of_last(b"\n\n", piece), _end_of_last(b"\r\n\r\n", piece))
         self._held = piece[whole_bytes:]
@@ -66,28 +100,41 @@ class EventGate:
             self.failure = "the engine sent an endless event"
         whole = piece[:whole_bytes]
         separator = b"\r\n\r\n" if b"\r\n\r\n" in whole else b"\n\n"
-        passed_bytes = 0
+        passed: list[bytes] = []
         for event in whole.split(separator):
-            self._judge(event.replace(b"\r\n", b"\n"))
+            shown = self._judge(event.replace(b"\r\n", b"\n"))
             if self.failure:
                 self._held = b""
-                return whole[:passed_bytes]
-            passed_bytes += len(event) + len(separator)
-        return whole
+                passed.append(b"")
+                break
+            if shown:
+                passed.append(event)
+        return separator.join(passed)
 
-    def _judge(self, event: bytes) -> None:
+    def _judge(self, event: bytes) -> bool:
+        """False if the client must not see it."""
         payload = event[6:] if event.startswith(b"data: {") and b"\n" not in event else _payload(event)
         if not payload:
-            return
+            return True
         if payload == b"[DONE]":
             self.done = True
         elif payload.startswith(b'{"error"'):
             self.failure = "the engine reported an error"
+            self.failure_text = payload[:4096]
         elif payload[:2] == b'{"' and payload[-1:] == b"}" or _is_json(payload):
-            self.chunks += 1
-            self.done = self.done or (self._responses and _is_terminal(event))
+            return self._note(event, payload)
         else:
             self.failure = "the engine sent a broken event"
+        return True
+
+    def _note(self, event: bytes, payload: bytes) -> bool:
+        if b'"usage":' in payload and b'"usage":null' not in payload:
+            self.tail = payload
+            if self._hides_usage and b'"choices":[]' in payload:
+                return False
+        self.chunks += 1
+        self.done = self.done or (self._responses and _is_terminal(event))
+        return True
 
 
 def _end_of_last(separator: bytes, piece: bytes) -> int:

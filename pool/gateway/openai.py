@@ -1,7 +1,6 @@
 """OpenAI's wire format: what a request asks for, and the shape of errors. No sockets here."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import orjson
 
@@ -103,6 +102,18 @@ class UpstreamTimeout(GatewayError):
     status = 504
 
 
+class Quarantined(GatewayError):
+    """It was in flight at the death of several engines."""
+
+    code = "quarantined"
+    status = 422
+    kind = "invalid_request_error"
+
+
+class StreamLate(GatewayError):
+    code = "stream_late"
+
+
 class StreamInterrupted(GatewayError):
     """Told as an event, since the status has left already."""
 
@@ -119,9 +130,8 @@ def error_event(error: GatewayError, *, request_id: str) -> bytes:
     return b"data: " + orjson.dumps({"error": {**shape, "request_id": request_id}}) + b"\n\n"
 
 
-@dataclass(slots=True)
-class Ask:
-    """What the gateway needs to know of a body. The engine gets `body`."""
+class Body(NamedTuple):
+    """A request's body as an object. `body` is what goes on."""
 
     model: str
     stream: bool
@@ -130,17 +140,14 @@ class Ask:
 
     @property
     def user(self) -> str:
-        """ "" if there is none."""
-        user = self.fields.get("user")
-        return user[:_STICKY_TEXT_CHARS] if isinstance(user, str) else ""
+        return read_user(self.fields)
 
     @property
     def opening(self) -> str:
-        """The first message that is the caller's own: a system prompt is shared by all conversations."""
-        return _read_opening(self.fields)
+        return read_opening(self.fields)
 
 
-def read_ask(path: bytes, body: bytes | bytearray) -> Ask:
+def read_ask(path: bytes, body: bytes | bytearray) -> Body:
     """Raises InvalidRequest."""
     fields = _parse_object(body)
     model = fields.get("model")
@@ -148,7 +155,13 @@ def read_ask(path: bytes, body: bytes | bytearray) -> Ask:
         raise InvalidRequest("The field `model` is missing: name the model to ask.", param="model")
     if path == b"/v1/responses":
         body = _forbid_storage(fields)
-    return Ask(model, fields.get("stream") is True, body, fields)
+    return Body(model, fields.get("stream") is True, body, fields)
+
+
+def read_user(fields: dict[str, Any]) -> str:
+    """ "" if there is none."""
+    user = fields.get("user")
+    return user[:_STICKY_TEXT_CHARS] if isinstance(user, str) else ""
 
 
 def _parse_object(body: bytes | bytearray) -> dict[str, Any]:
@@ -173,7 +186,8 @@ def _forbid_storage(fields: dict[str, Any]) -> bytes:
     return orjson.dumps(fields)
 
 
-def _read_opening(fields: dict[str, Any]) -> str:
+def read_opening(fields: dict[str, Any]) -> str:
+    """The first message that is the caller's own: a system prompt is shared by all conversations."""
     messages = fields.get("messages")
     if not isinstance(messages, list):
         return _text_of(fields.get("prompt", fields.get("input")))

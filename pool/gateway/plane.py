@@ -4,22 +4,26 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any
 
 import orjson
 
+from pool.domain.quarantine import Quarantine
 from pool.gateway import metrics as metrics_page
 from pool.gateway import response
 from pool.gateway.auth import Callers
-from pool.gateway.choice import Target
 from pool.gateway.config import Config
 from pool.gateway.facts import FactBuffer
+from pool.gateway.heads import Heads
+from pool.gateway.limits import Limits
 from pool.gateway.metrics import Labels, Metrics
 from pool.gateway.openai import GatewayError, InvalidApiKey, MethodNotAllowed, PathNotFound
-from pool.gateway.relay import Exchange, read_usage
-from pool.gateway.request import Request
+from pool.gateway.reading.readers import Readers
+from pool.gateway.record import make_record
+from pool.gateway.relay import Exchange
+from pool.gateway.request import Head, Request
 from pool.gateway.routes import Routes
 from pool.gateway.server import ClientConnection
+from pool.gateway.usage import NO_USAGE, read_usage
 
 # All that can be reached, byte for byte; everything else of an engine stays closed (FC-19).
 _METHODS = {
@@ -44,7 +48,13 @@ class Plane:
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
+        self.limits = Limits()
+        self.readers = Readers(config)
+        self.routes.on_table.append(lambda table: self.readers.follow(table.models))
+        self.quarantine = Quarantine()
         self.draining = False
+        self._heads: Heads[Head] = Heads()
+        self._heads_keys = self.routes.keys
         self._id_prefix = f"req-{secrets.token_hex(6)}"
         self._ids = itertools.count(1)
         self._local: dict[bytes, Callable[[Request], bytes]] = {
@@ -74,6 +84,27 @@ class Plane:
             return error
         return None
 
+    def recall(self, data: bytes, now_s: float) -> Request | None:
+        if self._heads_keys is not self.routes.keys:
+            # A revoked key is forgotten with the table that named it.
+            self._heads_keys = self.routes.keys
+            self._heads.forget_all()
+        found = self._heads.find(data)
+        if found is None or found[2] > self.config.max_body_bytes:
+            return None
+        return found[0].make_request(data[found[1] :], now_s)
+
+    def remember(self, data: bytes, request: Request) -> None:
+        headers = request.headers
+        if (
+            request.refusal is None
+            and request.caller is not None
+            and request.method == b"POST"
+            and b"content-length" in headers
+            and b"expect" not in headers
+        ):
+            self._heads.remember(data, Head(request))
+
     def serve(self, client: ClientConnection, request: Request) -> Exchange | None:
         """None if the request is answered already."""
         answer_locally = self._local.get(request.path)
@@ -94,18 +125,24 @@ class Plane:
         exchange.series.in_flight += 1
 
     def account(self, exchange: Exchange, *, outcome: str) -> None:
-        series = exchange.series or self.metrics.series(_labels(exchange))
+        series = exchange.series
+        if series is None:
+            self.metrics.series(("", "", "", exchange.tier)).count(outcome)
+            return
         series.count(outcome)
-        e2e_s = exchange.ended_at_s - exchange.started_at_s
-        first_byte_at_s = exchange.first_byte_at_s
-        ttft_s = first_byte_at_s - exchange.started_at_s if first_byte_at_s else None
-        if exchange.target is not None:
-            series.in_flight -= 1
-        if ttft_s is not None:
+        series.in_flight -= 1
+        now_s = exchange.ended_at_s
+        e2e_s = now_s - exchange.started_at_s
+        ttft_s = None
+        if exchange.first_byte_at_s:
+            ttft_s = exchange.first_byte_at_s - exchange.started_at_s
             series.ttft.observe(ttft_s)
             series.e2e.observe(e2e_s)
-        if exchange.target is not None:
-            self.facts.add(_record(exchange, exchange.target, outcome, (ttft_s, e2e_s)))
+        answer = exchange.answer
+        usage = read_usage(answer.tail) if answer is not None else NO_USAGE
+        if exchange.charge is not None:
+            self.limits.settle(exchange.charge, usage.total, now_s)
+        self.facts.add(make_record(exchange, outcome, ttft_s, e2e_s, usage))
 
     def _list_models(self, request: Request) -> bytes:
         caller = request.caller
@@ -149,38 +186,6 @@ class Plane:
 
 
 def _labels(exchange: Exchange) -> Labels:
-    target = exchange.target
-    if target is None:
-        return ("", "", "", exchange.caller.tier)
-    return (target.model.name, str(target.release or ""), target.lane, exchange.caller.tier)
-
-
-def _record(
-    exchange: Exchange, target: Target, outcome: str, times_s: tuple[float | None, float]
-) -> dict[str, Any]:
-    replica, answer, caller = exchange.replica, exchange.answer, exchange.caller
-    prompt_tokens, output_tokens = read_usage(answer.tail) if answer is not None else (None, None)
-    return {
-        "request_id": exchange.request_id,
-        "tag": exchange.client_tag[:128].decode("latin-1"),
-        "at": exchange.started_at,
-        "model": target.model.name,
-        "lane": target.lane,
-        "wished_release": target.release,
-        "release": replica.release if replica is not None else None,
-        "replica": replica.id if replica is not None else None,
-        "node": replica.node if replica is not None else None,
-        "key": caller.digest[:12],
-        "tier": caller.tier,
-        "label": caller.label,
-        "attempts": exchange.attempts,
-        "spilled": exchange.spilled,
-        "status": exchange.status,
-        "outcome": outcome,
-        "ttft_s": times_s[0],
-        "e2e_s": times_s[1],
-        "chunks": answer.chunks if answer is not None else 0,
-        "bytes": answer.bytes_out if answer is not None else 0,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-    }
+    model = exchange.model
+    assert model is not None
+    return (model.name, str(exchange.release or ""), exchange.lane, exchange.tier)

@@ -109,6 +109,7 @@ class Gateway:
             client.cut_off()
         for replica in self.plane.routes.replicas:
             replica.pool.close()
+        self.plane.readers.close()
         with contextlib.suppress(OSError):
             (self._config.state_dir / f"metrics-{self._config.worker}.json").unlink(missing_ok=True)
         await asyncio.sleep(0)

@@ -1,55 +1,74 @@
-"""What this process knows of each replica: requests in flight, last signs of life, pooled connections."""
+"""What this process knows of each replica: load, last signs of life, breaker, pooled connections."""
 
-from pool.domain.routing import ejection_s
+from pool.domain.breaker import Breaker
+from pool.domain.progress import ProgressWatch
 from pool.domain.routing_table import ReplicaRoute
 from pool.domain.signing import derive_engine_key
 from pool.gateway.upstream import Pool
 
 
 class LiveReplica:
-    """Lives as long as the table names it or a request of it runs. Ages count from the loop's clock."""
+    """Lives as long as the table names it or a request of it runs. Times are monotonic.
+
+    The counts of requests and tokens belong to the release's gate, which alone writes them.
+    """
 
     __slots__ = (
-        "ejected_until_s", "failures", "generation", "id", "in_flight", "lane", "last_answer_at_s",
-        "last_request_at_s", "listed", "node", "pool", "release", "unlisted_at_s",
+        "breaker", "engine", "gauges_at_s", "generation", "id", "in_flight", "in_flight_tokens", "kv_tokens",
+        "kv_used_ratio", "lane", "lane_in_flight", "last_answer_at_s", "last_byte_at_s", "last_request_at_s",
+        "listed", "long_in_flight", "max_model_len", "node", "others_in_flight", "others_tokens", "own_lines",
+        "pool", "prefill_tokens", "release", "shadow_in_flight", "slots", "unlisted_at_s", "waiting", "watch",
     )  # fmt: skip
 
-    def __init__(self, route: ReplicaRoute, *, release: int, secret: str, connect_timeout_s: float) -> None:
+    def __init__(self, route: ReplicaRoute, *, release: int, secret: str) -> None:
         key = derive_engine_key(secret, replica_id=route.id, generation=route.generation)
         self.id = route.id
         self.generation = route.generation
         self.node = route.node
         self.lane = route.lane
         self.release = release
-        self.pool = Pool(route.address, key=key, connect_timeout_s=connect_timeout_s)
+        self.max_model_len = route.max_model_len
+        self.slots = route.slots
+        self.kv_tokens = route.kv_tokens
+        self.pool = Pool(route.address, key=key)
+        self.engine = f"{route.id}.{route.generation}"
+        """Which death of an engine is which."""
         self.in_flight = 0
-        self.failures = 0
-        self.ejected_until_s = 0.0
+        self.lane_in_flight: dict[str, int] = {}
+        self.in_flight_tokens = 0
+        self.prefill_tokens = 0
+        self.long_in_flight = 0
+        self.shadow_in_flight = 0
+        self.others_in_flight: int | None = None
+        self.others_tokens: int | None = None
+        self.kv_used_ratio: float | None = None
+        self.waiting: int | None = None
+        self.gauges_at_s: float | None = None
+        self.breaker = Breaker()
+        self.watch = ProgressWatch()
         self.last_request_at_s: float | None = None
         self.last_answer_at_s: float | None = None
+        self.last_byte_at_s = 0.0
         self.listed = True
         self.unlisted_at_s = 0.0
+        self.own_lines: dict[str, bytes] = {}
+        """Lane → the header lines that name release, replica and lane."""
 
-    def take_slot(self, now_s: float) -> None:
-        self.in_flight += 1
-        self.last_request_at_s = now_s
+    def lines_for(self, lane: str) -> bytes:
+        lines = self.own_lines.get(lane)
+        if lines is None:
+            text = f"x-sluice-release: {self.release}\r\nx-sluice-replica: {self.id}\r\nx-sluice-lane: {lane}\r\n"
+            lines = self.own_lines[lane] = text.encode()
+        return lines
 
-    def free_slot(self) -> None:
-        self.in_flight -= 1
-
-    def note_answer(self, now_s: float) -> None:
-        self.last_answer_at_s = now_s
-        self.failures = 0
-        self.ejected_until_s = 0.0
-
-    def eject(self, now_s: float) -> None:
-        """Passed over for a while after it could not be reached."""
-        self.failures += 1
-        self.ejected_until_s = now_s + ejection_s(self.failures)
-
-    def relist(self) -> None:
-        self.listed = True
-        self.pool.reopen()
+    def update(self, route: ReplicaRoute) -> None:
+        """From a newer table: what an engine of the same generation may still learn of itself."""
+        self.max_model_len = route.max_model_len
+        self.slots = route.slots
+        self.kv_tokens = route.kv_tokens
+        if not self.listed:
+            self.listed = True
+            self.pool.reopen()
 
     def unlist(self, now_s: float) -> None:
         self.listed = False

@@ -12,6 +12,34 @@ KNOWN_HEADERS = frozenset(
 )  # fmt: skip
 
 
+class Head:
+    """What the head of a request meant, for all requests that come with the same bytes."""
+
+    __slots__ = ("caller", "headers", "keep_alive", "method", "path", "target", "version")
+
+    def __init__(self, request: "Request") -> None:
+        self.caller = request.caller
+        self.headers = request.headers
+        self.keep_alive = request.keep_alive
+        self.method = request.method
+        self.path = request.path
+        self.target = request.target
+        self.version = request.version
+
+    def make_request(self, body: bytes, started_at_s: float) -> "Request":
+        request = Request(started_at_s)
+        request.method = self.method
+        request.path = self.path
+        request.target = self.target
+        request.version = self.version
+        request.headers = self.headers
+        request.keep_alive = self.keep_alive
+        request.caller = self.caller
+        request.content_length = request.body_bytes = len(body)
+        request.first_piece = body
+        return request
+
+
 class Request:
     """Grows while it is read. `refusal`: what to answer instead of serving it."""
 

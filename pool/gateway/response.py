@@ -27,18 +27,40 @@ def status_line(status: int) -> bytes:
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
 
 
-def read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, bytes | None, bool]:
-    """Of an engine's headers: the lines that a client may see, the length, and whether events follow."""
-    lines, length, is_stream = b"", None, False
+class ResponseHead:
+    """Of an engine's answer: the lines that a client may see, with the status line before them."""
+
+    __slots__ = ("is_chunked", "is_plain", "is_stream", "length", "lines", "status")
+
+    def __init__(self, status: int, lines: bytes, *, length: bytes | None, kind: bytes) -> None:
+        self.status = status
+        self.lines = lines
+        self.length = length
+        """What the engine announced; None = chunked, or to the end of the connection."""
+        self.is_stream = kind.startswith(b"text/event-stream")
+        self.is_chunked = False
+        self.is_plain = True
+        """Its framing is all in these two: no trailers, no other coding, no end of the connection."""
+
+
+def read_headers(status: int, headers: Iterable[tuple[bytes, bytes]]) -> ResponseHead:
+    lines, length, kind, coding, is_plain = status_line(status), None, b"", b"", True
     for name, value in headers:
         name = name.lower()
         if name == b"content-length":
             length = value
+        elif name == b"transfer-encoding":
+            coding += value.lower()
+        elif name in (b"connection", b"trailer"):
+            is_plain = is_plain and name == b"connection" and value.lower() == b"keep-alive"
         elif name not in _KEPT_BACK:
             lines += b"%b: %b\r\n" % (name, value)
             if name == b"content-type":
-                is_stream = value.startswith(b"text/event-stream")
-    return lines, length, is_stream
+                kind = value
+    head = ResponseHead(status, lines, length=length, kind=kind)
+    head.is_chunked = coding == b"chunked"
+    head.is_plain = is_plain and coding in (b"", b"chunked")
+    return head
 
 
 def whole_response(

@@ -7,10 +7,12 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pool.domain.gateway_settings import LaneSettings, ModelSettings
+from pool.domain.retries import RetryBudget
 from pool.domain.routing_table import (
     KeyRoute,
     LaneRoute,
@@ -21,7 +23,10 @@ from pool.domain.routing_table import (
     TableInvalid,
     from_bytes,
 )
+from pool.gateway.admission import Gate
+from pool.gateway.choice import make_pick
 from pool.gateway.config import Config
+from pool.gateway.reading.jobs import Pair
 from pool.gateway.replicas import LiveReplica
 
 logger = logging.getLogger(__name__)
@@ -32,34 +37,43 @@ _KEEP_UNLISTED_S = 60.0
 ONLY_LANE = "default"
 
 
-@dataclass(frozen=True, slots=True)
+_LANELESS = LaneRoute(ONLY_LANE, None)
+
+
+@dataclass(slots=True)
 class ModelView:
+    """Of one table; gates and budget outlive it."""
+
     name: str
     lanes: tuple[LaneRoute, ...]
+    """At least one."""
     plan: PlanRoute | None
-    replicas: dict[int, dict[str, tuple[LiveReplica, ...]]]
-    """Release number → lane → replicas that serve it."""
+    settings: ModelSettings
+    gates: dict[int, Gate]
+    """By release number."""
+    budget: RetryBudget
+    tokenizer: Pair | None
+    """Digests of tokenizer and chat template of the heaviest release that has both known."""
+    replicas: dict[int, tuple[LiveReplica, ...]]
     starting: int
     max_model_len: int | None
+    """Of the replica that holds most."""
+    edges: tuple[int, ...]
+    """Bounds between lanes, in prompt tokens."""
+    lane_settings: dict[str, LaneSettings]
+    has_choice: bool
+    """Prefixes may decide between replicas."""
 
     def weights(self, lane: str) -> dict[int, int]:
         if self.plan is None:
             return {}
         return self.plan.lanes.get(lane) or self.plan.weights
 
-    def sole_release(self, lane: str) -> int | None:
-        """The release that has all the weight; None if several share it."""
-        weights = self.weights(lane)
-        return next(iter(weights)) if len(weights) == 1 and 100 in weights.values() else None
-
     def find_lane(self, prompt_tokens: int) -> str:
         for lane in self.lanes:
             if lane.max_prompt_tokens is None or prompt_tokens < lane.max_prompt_tokens:
                 return lane.name
-        return self.lanes[-1].name if self.lanes else ONLY_LANE
-
-    def list_replicas(self, release: int, lane: str) -> tuple[LiveReplica, ...]:
-        return self.replicas.get(release, {}).get(lane, ())
+        return self.lanes[-1].name
 
 
 class Routes:
@@ -74,6 +88,12 @@ class Routes:
         self.models: dict[str, ModelView] = {}
         self.keys: dict[str, KeyRoute] = {}
         self._replicas: dict[tuple[str, int], LiveReplica] = {}
+        self._gates: dict[tuple[str, int], Gate] = {}
+        self._budgets: dict[str, RetryBudget] = {}
+        self.on_table: list[Callable[[RoutingTable], None]] = []
+        """Told of each table that has come into force."""
+        self.process_count = 1
+        """Gateway processes that share the replicas, this one included."""
 
     @property
     def replicas(self) -> Iterator[LiveReplica]:
@@ -82,11 +102,19 @@ class Routes:
 
     def offer(self, content: bytes, *, now_s: float) -> bool:
         """True if this table is now in force. A bad, older or foreign one changes nothing."""
+        table = self.read(content)
+        return table is not None and self.apply(table, now_s=now_s)
+
+    def read(self, content: bytes) -> RoutingTable | None:
+        """None if it is bad. Touches nothing, so a thread may do it: a large table takes milliseconds."""
         try:
-            table = from_bytes(content, self._config.secret)
+            return from_bytes(content, self._config.secret)
         except TableInvalid as exc:
             logger.warning("routing table refused", extra={"code": exc.code, "error": exc.message})
-            return False
+            return None
+
+    def apply(self, table: RoutingTable, *, now_s: float) -> bool:
+        """True if this table is now in force."""
         if self.installation is not None and table.installation != self.installation:
             logger.warning("routing table of another installation refused")
             return False
@@ -116,9 +144,22 @@ class Routes:
             if old and not replica.in_flight:
                 del self._replicas[key]
 
+    def set_process_count(self, count: int, now_s: float) -> None:
+        if count != self.process_count:
+            self.process_count = count
+            for model in self.models.values():
+                self._configure(model, now_s)
+
     def _apply(self, table: RoutingTable, now_s: float) -> None:
         named: set[tuple[str, int]] = set()
-        self.models = {model.name: self._view(model, named) for model in table.models}
+        models = {model.name: self._view(model, named) for model in table.models}
+        for model in models.values():
+            self._configure(model, now_s)
+        self._gates = {
+            (name, number): gate for name, one in models.items() for number, gate in one.gates.items()
+        }
+        self._budgets = {name: model.budget for name, model in models.items()}
+        self.models = models
         self.keys = {key.digest: key for key in table.keys}
         for key, replica in self._replicas.items():
             if key not in named and replica.listed:
@@ -126,36 +167,61 @@ class Routes:
         self.installation = table.installation
         self.order = table.order
         self.applied_at = time.time()
+        for tell in self.on_table:
+            tell(table)
+
+    def _configure(self, model: ModelView, now_s: float) -> None:
+        model.budget.ratio = model.settings.retry_ratio
+        model.budget.processes = self.process_count
+        for number, gate in model.gates.items():
+            gate.configure(
+                model.lanes, model.settings, model.replicas[number],
+                process_count=self.process_count, now_s=now_s,
+            )  # fmt: skip
 
     def _view(self, model: ModelRoute, named: set[tuple[str, int]]) -> ModelView:
-        lanes = [lane.name for lane in model.lanes] or [ONLY_LANE]
-        views: dict[int, dict[str, tuple[LiveReplica, ...]]] = {}
-        lengths: list[int] = []
+        lanes = model.lanes or (_LANELESS,)
+        replicas: dict[int, tuple[LiveReplica, ...]] = {}
         for release in model.releases:
-            live = []
-            for route in release.replicas:
-                named.add((route.id, route.generation))
-                live.append(self._find_or_add(route, release.number))
-                lengths += [route.max_model_len] if route.max_model_len else []
-            views[release.number] = {
-                lane: tuple(replica for replica in live if replica.lane in (None, lane)) for lane in lanes
-            }
-        longest = max(lengths, default=None)
-        return ModelView(model.name, model.lanes, model.plan, views, model.starting, longest)
+            named.update((route.id, route.generation) for route in release.replicas)
+            replicas[release.number] = tuple(
+                self._find_or_add(route, release.number) for route in release.replicas
+            )
+        lengths = [one.max_model_len for live in replicas.values() for one in live if one.max_model_len]
+        return ModelView(
+            name=model.name,
+            lanes=lanes,
+            plan=model.plan,
+            settings=model.settings,
+            gates={number: self._gates.get((model.name, number)) or Gate(make_pick()) for number in replicas},
+            budget=self._budgets.get(model.name) or RetryBudget(model.settings.retry_ratio),
+            tokenizer=_find_tokenizer(model),
+            replicas=replicas,
+            starting=model.starting,
+            max_model_len=max(lengths, default=None),
+            edges=tuple(lane.max_prompt_tokens for lane in lanes if lane.max_prompt_tokens is not None),
+            lane_settings={lane.name: lane.settings for lane in lanes},
+            has_choice=model.settings.affinity and any(len(live) > 1 for live in replicas.values()),
+        )
 
     def _find_or_add(self, route: ReplicaRoute, release: int) -> LiveReplica:
         """The counts of a replica go on when it comes back into the table."""
         key = (route.id, route.generation)
         replica = self._replicas.get(key)
         if replica is None:
-            timeout_s = self._config.connect_timeout_s
-            replica = LiveReplica(
-                route, release=release, secret=self._config.secret, connect_timeout_s=timeout_s
-            )
-            self._replicas[key] = replica
-        elif not replica.listed:
-            replica.relist()
+            replica = self._replicas[key] = LiveReplica(route, release=release, secret=self._config.secret)
+        else:
+            replica.update(route)
         return replica
+
+
+def _find_tokenizer(model: ModelRoute) -> Pair | None:
+    weights = model.plan.weights if model.plan is not None else {}
+    known = [release for release in model.releases if release.tokenizer is not None]
+    heaviest = max(known, key=lambda release: weights.get(release.number, 0), default=None)
+    if heaviest is None or heaviest.tokenizer is None:
+        return None
+    return heaviest.tokenizer, heaviest.chat_template
 
 
 def _read_file(path: Path) -> bytes:

@@ -43,6 +43,11 @@ class Plane(Protocol):
 
     def check_head(self, request: Request, peer: str) -> GatewayError | None: ...
 
+    def recall(self, data: bytes, now_s: float) -> Request | None:
+        """The request that just these bytes are, if its head is known."""
+
+    def remember(self, data: bytes, request: Request) -> None: ...
+
     def serve(self, client: "ClientConnection", request: Request) -> Exchange | None: ...
 
     def note_refusal(self, error: GatewayError) -> None: ...
@@ -110,6 +115,22 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        if self._exchange is None and self._reading is None and not self._queue and not self._slow:
+            request = self._plane.recall(data, self._loop.time())
+            if request is not None:
+                self._starting = True
+                self._exchange = self._plane.serve(self, request)
+                self._starting = False
+                return
+            self._parse(data)
+            if len(self._queue) == 1 and self._reading is None and not self._deaf:
+                self._plane.remember(data, self._queue[0])
+        else:
+            self._parse(data)
+        if self._queue and self._exchange is None:
+            self._start_next()
+
+    def _parse(self, data: bytes) -> None:
         self._request_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -120,8 +141,6 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_rest(InvalidRequest("The request is no valid HTTP/1.1."))
         else:
             self._check_sizes()
-        if self._queue and self._exchange is None:
-            self._start_next()
 
     def eof_received(self) -> None:
         """A client that closes its half has gone: whatever runs for it ends (FC-07)."""

@@ -2,10 +2,15 @@
 
 import asyncio
 import time
+from enum import Enum
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 import httptools
+
+from pool.gateway.chunks import ChunkedBody
+from pool.gateway.heads import Heads
+from pool.gateway.response import ResponseHead, read_headers
 
 # vLLM's server closes a connection that is idle for 5 s; a request must not meet that moment.
 IDLE_MAX_S = 4.0
@@ -19,19 +24,34 @@ class Receiver(Protocol):
 
     def on_connected(self, connection: "UpstreamConnection") -> None: ...
 
-    def on_connect_failed(self, reason: str) -> None: ...
+    def on_connect_failed(self, *, timed_out: bool) -> None: ...
 
     def on_response(self, connection: "UpstreamConnection", body: bytes) -> None:
         """A read brought more of the response; `connection.complete` says whether that was the end."""
 
-    def on_lost(self, connection: "UpstreamConnection", reason: str) -> None:
+    def on_lost(self, connection: "UpstreamConnection", loss: "Loss") -> None:
         """The connection ended before the response did."""
 
 
+class Loss(Enum):
+    CLOSED = "closed"
+    RESET = "reset"
+    NO_HTTP = "no_http"  # What came is no valid HTTP.
+
+
+class Taker(Protocol):
+    """Who may have more of a chunked body before the parser, framing and all."""
+
+    def take(self, data: bytes) -> int:
+        """From the border of a chunk on: how much of it was whole and usual, and is passed on."""
+
+
 class UpstreamConnection(asyncio.Protocol):
+    """`head`: None until it has come. `in_step`: set by the receiver: has each read of a stream first."""
+
     __slots__ = (
-        "_keeps_alive", "_parser", "_pieces", "complete", "got_bytes", "headers", "idle_since_s",
-        "is_spoiled", "pool", "receiver", "reused", "status", "transport",
+        "_chunks", "_headers", "_parser", "_pieces", "complete", "got_bytes", "head", "idle_since_s", "in_step",
+        "is_spoiled", "keeps_alive", "pool", "receiver", "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -43,7 +63,13 @@ class UpstreamConnection(asyncio.Protocol):
         self.idle_since_s = 0.0
         self.is_spoiled = False
         self._parser = httptools.HttpResponseParser(self)
-        self._reset()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._pieces: list[bytes] = []
+        self.head: ResponseHead | None = None
+        self.in_step: Taker | None = None
+        self.complete = self.keeps_alive = self.got_bytes = False
+        self._chunks: ChunkedBody | None = None
+        """Set where the body is read here instead of by the parser."""
 
     def send(self, receiver: Receiver, head: bytes, body: bytes | bytearray) -> None:
         self.receiver = receiver
@@ -59,7 +85,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.receiver = None
         reusable = (
             self.complete
-            and self._keeps_alive
+            and self.keeps_alive
             and not self.is_spoiled
             and not self.transport.is_closing()
             and not self.transport.get_write_buffer_size()
@@ -82,8 +108,65 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is None:
             # Nothing was asked: the peer breaks the protocol, or tells why it closes.
             self.transport.abort()
+        elif self._chunks is not None:
+            self._feed_chunks(receiver, self._chunks, data)
+        elif self.got_bytes:
+            self._feed(receiver, data)
+        else:
+            self.got_bytes = True
+            if not self._recognise(receiver, data):
+                self._feed(receiver, data)
+                self._remember(data)
+
+    def _recognise(self, receiver: Receiver, data: bytes) -> bool:
+        """True if its head is known, and what came is taken care of without the parser."""
+        known = HEADS.find(data)
+        if known is not None:
+            self.head, start, _ = known
+            self.complete = self.keeps_alive = True
+            receiver.on_response(self, data[start:])
+            return True
+        stream = HEADS.find_stream(data)
+        if stream is None:
+            return False
+        self.head, start = stream
+        self.keeps_alive = True
+        self._chunks = ChunkedBody()
+        receiver.on_response(self, b"")
+        if len(data) > start and self.receiver is receiver:
+            self._feed_chunks(receiver, self._chunks, data[start:])
+        return True
+
+    def _remember(self, data: bytes) -> None:
+        head = self.head
+        if head is None or not head.is_plain:
             return
-        self.got_bytes = True
+        if head.length is None:
+            if head.is_chunked:
+                HEADS.remember_stream(data, head)
+        elif self.complete and self.keeps_alive:
+            HEADS.remember(data, head)
+
+    def _feed_chunks(self, receiver: Receiver, chunks: ChunkedBody, data: bytes) -> None:
+        if self.in_step is not None and not chunks.held:
+            taken = self.in_step.take(data)
+            if taken == len(data) or self.receiver is not receiver:
+                return
+            data = data[taken:]
+        body = chunks.feed(data)
+        if chunks.failed:
+            self.is_spoiled = True
+            self.receiver = None
+            self.transport.abort()
+            receiver.on_lost(self, Loss.NO_HTTP)
+            return
+        if chunks.complete:
+            self.complete = True
+            self.is_spoiled = chunks.has_more
+        if body or chunks.complete:
+            receiver.on_response(self, body)
+
+    def _feed(self, receiver: Receiver, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
@@ -91,9 +174,9 @@ class UpstreamConnection(asyncio.Protocol):
             if not self.complete:
                 self.receiver = None
                 self.transport.abort()
-                receiver.on_lost(self, "the answer is no valid HTTP")
+                receiver.on_lost(self, Loss.NO_HTTP)
                 return
-        if self.status >= 200:
+        if self.head is not None:
             pieces = self._pieces
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
@@ -103,41 +186,45 @@ class UpstreamConnection(asyncio.Protocol):
         receiver, self.receiver = self.receiver, None
         self.pool.forget(self)
         if receiver is not None:
-            receiver.on_lost(self, "the connection was reset" if exc else "the connection was closed")
+            receiver.on_lost(self, Loss.RESET if exc else Loss.CLOSED)
 
     # Parser.
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name, value))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self.head = read_headers(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
         self._pieces.append(body)
 
     def on_message_complete(self) -> None:
-        if self.status < 200:
+        if self.head is None:
             self._reset()  # An interim answer; the real one follows.
         else:
             self.complete = True
             # Only here the parser knows: it forgets the message with the end of this call.
-            self._keeps_alive = self._parser.should_keep_alive()
+            self.keeps_alive = self._parser.should_keep_alive()
 
     def _reset(self) -> None:
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self._pieces: list[bytes] = []
-        self.complete = False
-        self._keeps_alive = False
-        self.got_bytes = False
+        self.head = self.in_step = None
+        self.complete = self.keeps_alive = self.got_bytes = False
+        self._chunks = None
+        self._headers.clear()
+        self._pieces.clear()
+
+
+HEADS: Heads[ResponseHead] = Heads()
+"""Heads of engines' answers; they hold nothing of a caller."""
 
 
 class Pool:
     """The connections to one engine. No upper bound of its own: slots bound the requests."""
 
-    def __init__(self, address: str, *, key: str, connect_timeout_s: float) -> None:
+    def __init__(self, address: str, *, key: str) -> None:
         """`address`: `unix:/path.sock` or `http://host:port`."""
-        self._connect_timeout_s = connect_timeout_s
         self._idle: list[UpstreamConnection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -164,9 +251,9 @@ class Pool:
                 return connection
         return None
 
-    def connect(self, receiver: Receiver) -> None:
+    def connect(self, receiver: Receiver, *, timeout_s: float) -> None:
         """Tells the receiver, later, either on_connected or on_connect_failed."""
-        task = asyncio.get_running_loop().create_task(self._connect(receiver))
+        task = asyncio.get_running_loop().create_task(self._connect(receiver, timeout_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -194,16 +281,16 @@ class Pool:
         self._closed = True
         self.close_idle(before_s=float("inf"))
 
-    async def _connect(self, receiver: Receiver) -> None:
+    async def _connect(self, receiver: Receiver, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._connect_timeout_s):
+            async with asyncio.timeout(timeout_s):
                 if self._path:
                     opening = loop.create_unix_connection(lambda: UpstreamConnection(self), self._path)
                 else:
                     opening = loop.create_connection(lambda: UpstreamConnection(self), self._host, self._port)
                 _, connection = await opening
         except (OSError, TimeoutError) as exc:
-            receiver.on_connect_failed("timed out" if isinstance(exc, TimeoutError) else "refused")
+            receiver.on_connect_failed(timed_out=isinstance(exc, TimeoutError))
             return
         receiver.on_connected(connection)

@@ -10,6 +10,7 @@ from typing import Any
 
 import httptools
 
+from pool.domain.gateway_settings import LaneSettings, ModelSettings
 from pool.domain.routing_table import (
     KeyRoute,
     LaneRoute,
@@ -24,6 +25,7 @@ from pool.domain.signing import derive_engine_key, digest_key
 from pool.gateway.config import Config
 from pool.gateway.process import Gateway
 from pool.gateway.replicas import LiveReplica
+from pool.gateway.routes import ONLY_LANE
 from tests.fakes.fake_engine import FakeEngine
 from tests.fakes.switches import Switches
 
@@ -65,12 +67,17 @@ def make_table(
     lanes: tuple[LaneRoute, ...] = (),
     keys: tuple[KeyRoute, ...] = KEYS,
     lane_weights: dict[str, dict[int, int]] | None = None,
+    lane: dict[str, Any] | None = None,
+    settings: ModelSettings = ModelSettings(),
     **plan: Any,
 ) -> RoutingTable:
+    """`lane`: settings of the only lane, where `lanes` names none."""
     if weights is None:
         weights = {releases[0].number: 100} if releases else {}
     usual = PlanRoute(1, weights, lane_weights or {}, {}, None)
-    model = ModelRoute("m", lanes, replace(usual, **plan), releases, starting)
+    if not lanes:
+        lanes = (LaneRoute(ONLY_LANE, None, LaneSettings(**(lane or {}))),)
+    model = ModelRoute("m", lanes, replace(usual, **plan), releases, starting, settings)
     return RoutingTable(installation, epoch, version, (model,), keys)
 
 

@@ -106,5 +106,6 @@ def test_the_events_of_responses_end_with_a_typed_event(name: str) -> None:
 def test_the_tail_holds_the_usage_event() -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\n'
 
-    assert usage in run(TOKEN, usage, DONE)[1].tail
-    assert usage in run(TOKEN + usage + DONE)[1].tail
+    assert run(TOKEN, usage, DONE)[1].tail in usage
+    assert run(TOKEN + usage + DONE)[1].tail in usage
+    assert b"completion_tokens" in run(TOKEN, usage, DONE)[1].tail

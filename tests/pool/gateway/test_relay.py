@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pool.gateway.relay import read_usage
+from pool.gateway.usage import read_usage
 from tests.pool.gateway.rig import CHAT, Rig, chat_body, chat_request, make_release, make_table
 
 
@@ -45,7 +45,7 @@ async def test_the_body_is_not_rewritten_on_its_way_to_the_engine(rig: Rig) -> N
 async def test_a_stream_comes_byte_for_byte(rig: Rig, tcp: bool) -> None:
     await rig.serve(make_table(make_release(1, await rig.start_engine(tcp=tcp, chunks=64))))
 
-    answer = await rig.ask(stream=True)
+    answer = await rig.ask(stream=True, stream_options={"include_usage": True})
 
     assert answer.body == bytes(rig.engines["r1"].calls[0].response)
     assert answer.events[-1] == "[DONE]"
@@ -57,12 +57,13 @@ async def test_fc35_bytes_are_the_same_wherever_the_engine_cuts(rig: Rig) -> Non
     await rig.serve(make_table(make_release(1, await rig.start_engine(text=text))))
     engine = rig.engines["r1"]
     connection = await rig.connect()
-    connection.send(chat_request(stream=True))
+    wish = chat_request(stream=True, stream_options={"include_usage": True})
+    connection.send(wish)
     whole = (await connection.read_response()).body
 
     for offset in range(1, len(whole)):
         engine.switches.cut = (offset,)
-        connection.send(chat_request(stream=True))
+        connection.send(wish)
         answer = await connection.read_response()
         assert answer.body == bytes(engine.calls[-1].response), offset
         assert answer.text == text + " "
@@ -195,7 +196,8 @@ async def test_http_1_0_gets_a_stream_without_chunks(rig: Rig) -> None:
     await rig.serve(make_table(make_release(1, await rig.start_engine())))
     connection = await rig.connect()
 
-    connection.send(chat_request(stream=True).replace(b"HTTP/1.1", b"HTTP/1.0"))
+    wish = chat_request(stream=True, stream_options={"include_usage": True})
+    connection.send(wish.replace(b"HTTP/1.1", b"HTTP/1.0"))
     raw = await connection.read_to_end()
 
     assert raw.partition(b"\r\n\r\n")[2] == bytes(rig.engines["r1"].calls[0].response)
@@ -245,4 +247,4 @@ async def test_fc24_a_reader_that_stopped_reading_is_cut(rig: Rig) -> None:
     ],
 )
 def test_usage_is_read_from_the_end_or_not_known(tail: bytes, usage: tuple[int | None, int | None]) -> None:
-    assert read_usage(tail) == usage
+    assert read_usage(tail)[:2] == usage
