@@ -45,15 +45,16 @@ class Concurrency:
         if ceiling is not None and self.limit > ceiling:
             self.limit = float(ceiling)
 
-    def is_used(self, in_flight: int) -> bool:
-        return in_flight >= self.limit * _USED_RATIO
-
     def note_ttft(
         self, ttft_s: float, *, own_s: float, in_flight: int, admitted_at_s: float, now_s: float
     ) -> None:
         """`own_s`: what the prompt's own prefill takes on this replica, 0 if not known. `in_flight`: of the
         lane on the replica when it was admitted, itself counted."""
-        if not self.adaptive or in_flight < self.limit * _USED_RATIO or admitted_at_s < self.changed_at_s:
+        if (
+            not self.adaptive
+            or in_flight < int(self.limit) * _USED_RATIO
+            or admitted_at_s < self.changed_at_s
+        ):
             return
         ratio = ttft_s / max(self.target_s, own_s * _OWN_STRETCH)
         self._ratios.append(ratio)

@@ -90,11 +90,8 @@ class LaneQueue(Generic[T]):
             self._ahead = oldest
             return oldest
         self._ahead = None
-        for heap, window in zip(self._heaps, self._windows, strict=True):
-            ticket = self._next_of(heap, window)
-            if ticket is not None:
-                return ticket
-        raise AssertionError("a waiting ticket stands in no heap")
+        found = map(self._next_of, self._heaps, self._windows)
+        return next(ticket for ticket in found if ticket is not None)
 
     def take(self, ticket: T, now_s: float) -> None:
         """It is served: after `peek`, whose move ahead this counts."""

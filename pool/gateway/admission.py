@@ -258,7 +258,9 @@ class Gate:
                 self._drop_claim(ticket, lane)
                 ticket.on_admitted(self._admit(ticket, lane, place, now_s))
                 return True
-            is_short_late |= lane.rank == 0 and lane.queue.oldest_wait_s(now_s) > lane.queue.overdue_s
+            if not lane.rank and lane.queue.oldest_wait_s(now_s) > lane.queue.overdue_s:
+                # Held back by its own limit, it gains nothing from others who wait.
+                is_short_late = any(place.is_under_limit(lane) for place in lane.places)
         return False
 
     def _enqueue(self, ticket: Ticket, lane: Lane, now_s: float) -> None:
@@ -282,9 +284,9 @@ class Gate:
         self.waiting += 1
 
     def _unqueue(self, ticket: Ticket, lane: Lane) -> None:
-        if lane.queue.remove(ticket):
-            self.waiting -= 1
-            self._drop_claim(ticket, lane)
+        lane.queue.remove(ticket)
+        self.waiting -= 1
+        self._drop_claim(ticket, lane)
 
     def _turn_away(self, ticket: Ticket, lane: Lane, error: GatewayError) -> None:
         self._unqueue(ticket, lane)

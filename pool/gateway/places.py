@@ -207,15 +207,15 @@ class Place:
         ]
         self._most_kept = int((replica.slots or 0) * _KEPT_RATIO)
         self._kv_budget_tokens = int((replica.kv_tokens or 0) * (1.0 - settings.kv_reserve_ratio))
-        limits = self.limits
+        limits, ceiling = self.limits, self._vip_slots
         self.limits = {}
         for lane in lanes:
             wish, known = lane.settings, limits.get(lane.name)
             if known is None or not (known.adaptive and wish.adaptive):
                 known = Concurrency(
-                    wish.concurrency, ceiling=replica.slots, target_s=lane.target_s, adaptive=wish.adaptive
+                    wish.concurrency, ceiling=ceiling, target_s=lane.target_s, adaptive=wish.adaptive
                 )
-            known.set_bounds(ceiling=replica.slots, target_s=lane.target_s)
+            known.set_bounds(ceiling=ceiling, target_s=lane.target_s)
             self.limits[lane.name] = known
 
     def fits(self, ticket: Ticket, now_s: float) -> bool:
@@ -233,6 +233,9 @@ class Place:
         if level < watermarks.NO_LONG:
             return False
         return is_long or (level == watermarks.SHORT_ONLY and lane.rank > 0 and not is_vip)
+
+    def is_under_limit(self, lane: Lane) -> bool:
+        return self.replica.lane_in_flight.get(lane.name, 0) < self.lane_limit(lane)
 
     def lane_limit(self, lane: Lane) -> int:
         """This process' share."""
