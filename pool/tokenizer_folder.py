@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from pool.domain.chat_template_file import LARGEST_FILE_BYTES, SOURCES, bundle_templates
-from pool.domain.errors import PoolError
-from pool.domain.manifest import FileEntry, Manifest
+from pool.domain.manifest import FileEntry, FilesBroken, Manifest
 
 TOKENIZER_FILE = "tokenizer.json"
 
 
-class TokenizerChanged(PoolError):
+class TokenizerChanged(FilesBroken):
     """A file is not that of the manifest any more; the check of all files will say which."""
 
     code: ClassVar[str] = "tokenizer_changed"
