@@ -7,7 +7,9 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -19,6 +21,7 @@ from pool.gateway import metrics
 from pool.gateway.beats import build_beat
 from pool.gateway.fetch import FetchFailed, fetch
 from pool.gateway.plane import Plane
+from pool.gateway.sharing import Sharing
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +29,7 @@ BEAT_S = 1.0
 SILENCE_S = 0.5
 """Without a sign of Redis for so long, web is asked, this often."""
 _TICK_S = 0.2
+_STATE_KEPT_S = 60
 _REDIS_TIMEOUT_S = 0.4
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _FACTS_S = 0.5
@@ -34,8 +38,18 @@ _FACTS_STREAM_LENGTH = 100_000
 
 
 class Delivery:
-    def __init__(self, plane: Plane) -> None:
+    """`describe(now_s)`: what pages show of this process; JSON-able. `sharing`: what the processes tell each other."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        *,
+        sharing: Sharing | None = None,
+        describe: Callable[[float], Mapping[str, Any]] | None = None,
+    ) -> None:
         self._plane = plane
+        self._sharing = sharing
+        self._describe = describe
         self._loop = asyncio.get_running_loop()
         self._last_sign_s = float("-inf")
         self._next_beat_s = 0.0
@@ -47,7 +61,9 @@ class Delivery:
 
     def start(self) -> list[asyncio.Task[None]]:
         """Loops that run until they are cancelled."""
-        loops = (self._follow_redis, self._ask_web, self._keep_house)
+        loops: list[Callable[[], Awaitable[None]]] = [self._follow_redis, self._ask_web, self._keep_house]
+        if self._sharing is not None:
+            loops.append(self._sharing.run)
         return [self._loop.create_task(_go_on(work)) for work in loops]
 
     # Redis.
@@ -123,6 +139,11 @@ class Delivery:
         pipeline = client.pipeline(transaction=False)
         pipeline.set(f"{prefix}:gateway:{self._plane.config.gateway_id}", beat, ex=10)
         pipeline.publish(f"{prefix}:gateways", beat)
+        if self._describe is not None:
+            at = datetime.fromtimestamp(time.time(), UTC).isoformat()
+            state = orjson.dumps({"at": at, **self._describe(now_s)}, option=orjson.OPT_NON_STR_KEYS)
+            pipeline.hset(f"{prefix}:gateway-state", self._plane.config.gateway_id, state)
+            pipeline.expire(f"{prefix}:gateway-state", _STATE_KEPT_S)
         await pipeline.execute()
 
     async def _send_facts(self, client: "redis.asyncio.Redis", prefix: str) -> None:

@@ -29,12 +29,13 @@ _QUICKEST_S = 0.01
 _TIMEOUT_S = 0.4
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0)
 
-OnGauges = Callable[[str, int, Gauges, float], None]
-"""Replica, generation, gauges and their age in seconds."""
+OnGauges = Callable[[Mapping[tuple[str, int], tuple[Gauges, float]], float], None]
+"""Replica and generation → gauges and their age in seconds; and the loop's time now."""
 
 
 class Sharing:
-    """`prefix()` is None until the installation is known."""
+    """`prefix()` is None until the installation is known. `on_view(now_s)` is called with each new view, and without
+    one while Redis is silent."""
 
     def __init__(
         self,
@@ -43,12 +44,14 @@ class Sharing:
         limits: Limits,
         *,
         prefix: Callable[[], str | None],
+        on_view: Callable[[float], None] | None = None,
         on_gauges: OnGauges | None = None,
     ) -> None:
         self._url = url
         self._view = view
         self._limits = limits
         self._prefix = prefix
+        self._on_view = on_view
         self._on_gauges = on_gauges
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
@@ -127,6 +130,7 @@ class Sharing:
         self._offset_ms = redis_ms - now_s * 1000
         forgotten = view.absorb(entries, redis_ms, now_s)
         self._limits.count_processes(view.process_count, now_s)
+        self._tell_view(now_s)
         if forgotten:
             await _answer(client.hdel(key, *forgotten))
             await _answer(client.hdel(f"{prefix}:gateway-state", *forgotten))
@@ -150,13 +154,14 @@ class Sharing:
     async def _read_gauges(self, client: redis.asyncio.Redis, prefix: str, on_gauges: OnGauges) -> None:
         stored: Mapping[bytes, bytes] = await _answer(client.hgetall(f"{prefix}:gauges"))
         redis_ms = self._loop.time() * 1000 + (self._offset_ms or 0.0)
-        old = []
+        old, usable = [], {}
         for name, content in stored.items():
             found = read_gauges(name, content, redis_ms)
             if found is None:
                 old.append(name)
             else:
-                on_gauges(*found)
+                usable[found[:2]] = found[2:]
+        on_gauges(usable, self._loop.time())
         if old:
             await _answer(client.hdel(f"{prefix}:gauges", *old))
 
@@ -164,6 +169,11 @@ class Sharing:
         now_s = self._loop.time()
         if now_s - self._answered_at_s >= LOST_S:
             self._limits.note_lost(now_s)
+            self._tell_view(now_s)
+
+    def _tell_view(self, now_s: float) -> None:
+        if self._on_view is not None:
+            self._on_view(now_s)
 
 
 def _leave_if_cancelled() -> None:

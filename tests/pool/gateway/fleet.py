@@ -43,7 +43,7 @@ class Member:
     view: SharedView
     sharing: Sharing
     task: asyncio.Task[None]
-    gauges: list[tuple[str, int, Gauges, float]] = field(default_factory=list)
+    gauges: dict[tuple[str, int], tuple[Gauges, float]]
     taken_at_s: list[float] = field(default_factory=list)
 
     def ask(self, key: KeyRoute, *, tokens: int = 1, model: Model = MODEL, lane: str = "short") -> bool:
@@ -62,8 +62,10 @@ async def run_member(
 ) -> AsyncIterator[Member]:
     limits = Limits(processes=processes, has_ledger=True, window_s=window_s)
     view = SharedView(name, processes=processes)
-    gauges: list[tuple[str, int, Gauges, float]] = []
-    sharing = Sharing(url, view, limits, prefix=lambda: PREFIX, on_gauges=lambda *found: gauges.append(found))
+    gauges: dict[tuple[str, int], tuple[Gauges, float]] = {}
+    sharing = Sharing(
+        url, view, limits, prefix=lambda: PREFIX, on_gauges=lambda found, now_s: gauges.update(found)
+    )
     task = asyncio.create_task(sharing.run())
     try:
         yield Member(name, limits, view, sharing, task, gauges)
