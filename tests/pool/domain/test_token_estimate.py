@@ -10,6 +10,7 @@ from pool.domain import token_probes
 from pool.domain.token_estimate import (
     GENERIC,
     Correction,
+    error_ratio_of,
     estimate_tokens,
     measure_weights,
     needs_count,
@@ -95,6 +96,12 @@ def test_only_guesses_near_an_edge_need_a_count(
     estimate: int, edges: tuple[int | None, ...], hard_limit: int | None, expected: bool
 ) -> None:
     assert needs_count(estimate, edges=edges, hard_limit=hard_limit) is expected
+
+
+def test_other_scripts_are_guessed_less_well() -> None:
+    assert error_ratio_of("plain text") < error_ratio_of("обычный текст")
+    assert needs_count(300, edges=(512,), hard_limit=None, error_ratio=error_ratio_of("текст"))
+    assert not needs_count(300, edges=(512,), hard_limit=None, error_ratio=error_ratio_of("text"))
 
 
 def test_a_correction_finds_the_true_ratio() -> None:
