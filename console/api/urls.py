@@ -39,6 +39,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{MODEL}lanes/", models.ModelLanes.as_view()),
     path(f"{MODEL}lanes/<name:lane>/", models.ModelLane.as_view()),
     path(f"{MODEL}gateway/", models.ModelGateway.as_view()),
+    path(f"{MODEL}traffic-control/", gateways.ModelTrafficControl.as_view()),
     path(f"{MODEL}versions/", versions.VersionList.as_view()),
     path(f"{MODEL}versions/<name:version>/", versions.VersionDetail.as_view()),
     path(f"{MODEL}versions/<name:version>/verify/", versions.VersionVerify.as_view()),

@@ -18,8 +18,8 @@ from pool.domain.errors import PoolError
 from pool.services.catalog import create_model
 from pool.services.lanes import LaneWish
 
-DEFAULT_LANES = "short 512 32 300\nmid 2048 8 800\nlong - 2 2000"
-LANE_PARTS = 4
+DEFAULT_LANES = "short 512 32 300 4\nmid 2048 8 800 2\nlong - 2 2000 1"
+LANE_PARTS = (4, 5)
 
 
 class ModelForm(forms.Form):
@@ -41,7 +41,7 @@ class ModelForm(forms.Form):
         initial=DEFAULT_LANES,
         help_text=gettext_lazy(
             "One a line, from short to long: name, prompt tokens below which it takes requests (- for the last), "
-            "concurrency, target for the first token in ms."
+            "concurrency, target for the first token in ms, and the weight (else 1). All else is set later, live."
         ),
     )
 
@@ -60,12 +60,12 @@ class ModelForm(forms.Form):
 
 
 def _parse_lane(parts: list[str]) -> LaneWish | None:
-    if len(parts) != LANE_PARTS:
+    if len(parts) not in LANE_PARTS:
         return None
-    edge, concurrency, target_ms = (read_whole(part) for part in parts[1:])
-    if concurrency is None or target_ms is None or (edge is None and parts[1] != "-"):
+    edge, concurrency, target_ms, weight = (read_whole(part) for part in [*parts[1:], "1"][:4])
+    if concurrency is None or target_ms is None or weight is None or (edge is None and parts[1] != "-"):
         return None
-    return LaneWish(parts[0], edge, concurrency=concurrency, ttft_target_ms=target_ms)
+    return LaneWish(parts[0], edge, concurrency, target_ms, {"weight": weight})
 
 
 @require_safe

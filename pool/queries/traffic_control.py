@@ -19,6 +19,8 @@ from pool.queries.traffic import WINDOW
 LEVELS = ("normal", "warn", "no_long", "short_only")
 STAGES = ("closed", "no_batch", "no_standard")
 BREAKERS = ("closed", "half_open", "open")
+LIMIT_REASONS = ("over_target", "all_slots", "within_target", "start")
+"""The most telling first."""
 TOKENIZERS = ("ready", "estimated", "loading", "degraded")
 
 
@@ -39,6 +41,8 @@ class LaneControl:
     release: int
     limit: float | None
     """Requests at once that admission lets in now, over the release's replicas."""
+    limit_reason: str
+    """Why an adaptive limit moved last: over_target, within_target, all_slots; empty: unknown."""
     in_flight: int | None
     queued: int | None
     oldest_wait_s: float | None
@@ -64,9 +68,21 @@ class ReplicaControl:
 
 
 @dataclass(frozen=True)
+class LimitUse:
+    """A limit per minute of the model or of one of its lanes."""
+
+    lane: str | None
+    """None: the model's own."""
+    unit: str
+    """requests or tokens."""
+    limit: int
+    used: int
+    """In the last minute, by all gateways."""
+
+
+@dataclass(frozen=True)
 class ReleaseControl:
     release: int
-    watermark: Standing
     tokenizer: Standing
     expected_hit_ratio: float | None
     """Prompt tokens that the gateway expected in a replica's prefix cache; None: nothing to compare yet."""
@@ -82,9 +98,10 @@ class TrafficControl:
     lanes: tuple[LaneControl, ...]
     releases: tuple[ReleaseControl, ...]
     replicas: tuple[ReplicaControl, ...]
+    limits: tuple[LimitUse, ...]
     cache_hits: int | None
+    """Deterministic requests that were answered without an engine, since the gateways' start."""
     cache_misses: int | None
-    coalesced: int | None
     requests_per_min: float | None
     retries_per_min: float | None
     retries_denied: int | None
@@ -114,15 +131,16 @@ def build_traffic_control(
     replicas: Sequence[Replica],
     ttft: Mapping[tuple[int, str], Histogram],
 ) -> TrafficControl:
-    models = [part(state.body, "models", model) for state in states or ()]
+    bodies = [state.body for state in states or ()]
+    models = [part(body, "models", model) for body in bodies]
     serving = {replica.release.number for replica in replicas}
     numbers = serving | {int(name) for told in models for name in part(told, "releases") if name.isdecimal()}
     releases = {
         number: [part(told, "releases", str(number)) for told in models] for number in sorted(numbers)
     }
-    caches, retries, shadows = (
-        [part(told, name) for told in models] for name in ("cache", "retries", "shadow")
-    )
+    retries, shadows = ([part(told, name) for told in models] for name in ("retries", "shadow"))
+    caches = [part(body, "cache", "models", model) for body in bodies]
+    tokenizers = [part(body, "readers", "tokenizers") for body in bodies]
     return TrafficControl(
         gateways=None if states is None else len(states),
         lanes=tuple(
@@ -131,17 +149,20 @@ def build_traffic_control(
             for lane in lanes
             if number in serving or any(part(one, "gate", "lanes", lane.name) for one in told)
         ),
-        releases=tuple(_release(number, told) for number, told in releases.items()),
+        releases=tuple(
+            _release(number, told, [part(one, f"{model}/{number}") for one in tokenizers])
+            for number, told in releases.items()
+        ),
         replicas=tuple(_replica(row, releases[row.release.number]) for row in replicas),
-        cache_hits=_total(caches, "hits"),
+        limits=_limit_uses(bodies, model),
+        cache_hits=_total_of(caches, ("hits", "shared_hits", "coalesced")),
         cache_misses=_total(caches, "misses"),
-        coalesced=_total(caches, "coalesced"),
         requests_per_min=_sum(retries, "requests_per_min"),
         retries_per_min=_sum(retries, "retries_per_min"),
         retries_denied=_total(retries, "denied"),
         shadow_requests=_total(shadows, "requests"),
         shadow_tokens=_total(shadows, "tokens"),
-        quarantined=_total([part(state.body, "quarantine") for state in states or ()], "quarantined"),
+        quarantined=_total([part(body, "quarantine") for body in bodies], "quarantined"),
     )
 
 
@@ -162,14 +183,19 @@ def _lane(
     in_flight, queued = _total(gates, "in_flight"), _total(gates, "queued")
     codes = {code for gate in gates for code in part(gate, "refused")}
     refused = {code: _total([part(gate, "refused") for gate in gates], code) or 0 for code in sorted(codes)}
-    limits, waits = _known(gates, "limit"), _known(gates, "oldest_wait_s")
+    reasons = [
+        word(part(replica, "lanes", lane.name), "reason")
+        for one in told
+        for replica in part(one, "gate", "replicas").values()
+    ]
     return LaneControl(
         lane=lane.name,
         release=release,
-        limit=max(limits, default=None),
+        limit=_sum(gates, "limit"),
+        limit_reason=next((reason for reason in LIMIT_REASONS if reason in reasons), ""),
         in_flight=in_flight,
         queued=queued,
-        oldest_wait_s=max(waits, default=None),
+        oldest_wait_s=max(_known(gates, "oldest_wait_s"), default=None),
         growth=_worst([part(gate, "growth") for gate in gates], "stage", STAGES),
         refused=refused,
         ttft_target_ms=lane.ttft_target_ms,
@@ -178,12 +204,13 @@ def _lane(
     )
 
 
-def _release(number: int, told: Sequence[Mapping[str, Any]]) -> ReleaseControl:
+def _release(
+    number: int, told: Sequence[Mapping[str, Any]], tokenizers: Sequence[Mapping[str, Any]]
+) -> ReleaseControl:
     affinity = [part(one, "affinity") for one in told]
     return ReleaseControl(
         release=number,
-        watermark=_worst([part(one, "gate", "watermark") for one in told], "level", LEVELS),
-        tokenizer=_worst([part(one, "tokenizer") for one in told], "state", TOKENIZERS),
+        tokenizer=_worst(tokenizers, "state", TOKENIZERS),
         expected_hit_ratio=_mean(affinity, "expected_hit_ratio"),
         engine_hit_ratio=_mean(affinity, "engine_hit_ratio"),
         affinity_alarm=any(one.get("alarm") is True for one in affinity),
@@ -192,17 +219,43 @@ def _release(number: int, told: Sequence[Mapping[str, Any]]) -> ReleaseControl:
 
 def _replica(row: Replica, told: Sequence[Mapping[str, Any]]) -> ReplicaControl:
     seen = [part(one, "replicas", row.pk) for one in told]
-    used = _known(seen, "kv_used_ratio") or _known([row.load], "kv_usage_ratio")
+    gates = [part(one, "gate", "replicas", row.pk) for one in told]
+    marks = [part(gate, "watermark") for gate in gates]
+    used = (
+        _known(seen, "kv_used_ratio") or _known(marks, "used_ratio") or _known([row.load], "kv_usage_ratio")
+    )
     waiting = _known(seen, "waiting") or _known([row.load], "waiting")
     return ReplicaControl(
         id=row.pk,
         release=row.release.number,
-        in_flight=_total(seen, "in_flight"),
+        in_flight=_total(gates, "in_flight"),
         waiting=None if not waiting else int(max(waiting)),
         kv_used_ratio=max(used, default=None),
         error_score=max(_known([part(one, "breaker") for one in seen], "error_score"), default=None),
         breaker=_worst([part(one, "breaker") for one in seen], "phase", BREAKERS),
-        watermark=_worst([part(one, "watermark") for one in seen], "level", LEVELS),
+        watermark=_worst(marks, "level", LEVELS),
+    )
+
+
+def _limit_uses(bodies: Sequence[Mapping[str, Any]], model: str) -> tuple[LimitUse, ...]:
+    """`used` counts the other gateways too where a gateway knows them; else what each counted itself is added."""
+    told: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for body in bodies:
+        listed = part(body, "limits").get("limits")
+        for one in listed if isinstance(listed, list) else ():
+            kind, _, rest = word(one, "id").partition(":")
+            holder = rest.rpartition(":")[0]
+            owner, _, lane = holder.partition(":")
+            if kind in ("model", "lane") and owner == model and figure(one, "limit"):
+                told.setdefault((lane, word(one, "unit")), []).append(one)
+    return tuple(
+        LimitUse(
+            lane=lane or None,
+            unit=unit,
+            limit=int(max(_known(found, "limit"))),
+            used=int(max(_known(found, "used"), default=_sum(found, "used_here") or 0)),
+        )
+        for (lane, unit), found in sorted(told.items())
     )
 
 
@@ -234,3 +287,8 @@ def _sum(told: Iterable[Mapping[str, Any]], name: str) -> float | None:
 def _total(told: Iterable[Mapping[str, Any]], name: str) -> int | None:
     value = _sum(told, name)
     return None if value is None else int(value)
+
+
+def _total_of(told: Sequence[Mapping[str, Any]], names: Sequence[str]) -> int | None:
+    known = [total for name in names if (total := _total(told, name)) is not None]
+    return sum(known) if known else None

@@ -12,6 +12,9 @@ from django.conf import settings
 from pool.domain.histogram import Histogram
 from pool.models import Lane, RoutingState, TrafficCell
 
+MODEL = "qwen2.5-7b"
+REASONS = {"short": "within_target", "mid": "over_target", "long": "within_target"}
+
 
 def seed_gateways(*, now: datetime, fresh_for: timedelta = timedelta(0)) -> None:
     """Into Redis, as gateways do each second."""
@@ -22,7 +25,7 @@ def seed_gateways(*, now: datetime, fresh_for: timedelta = timedelta(0)) -> None
     )
     for lane, ttft_s in (("short", 0.212), ("mid", 0.94), ("long", 1.71)):
         TrafficCell.objects.create(
-            at=now, model="qwen2.5-7b", release=1, replica="rk3m9d2q71", lane=lane, tier="standard",
+            at=now, model=MODEL, release=1, replica="rk3m9d2q71", lane=lane, tier="standard",
             requests=400, ttft=Histogram.of([ttft_s] * 400).to_bytes(), e2e=Histogram().to_bytes(),
         )  # fmt: skip
     with redis.Redis.from_url(settings.REDIS_URL) as client:
@@ -40,49 +43,70 @@ def _key() -> str:
 
 
 def gateway_state(at: str) -> dict[str, Any]:
-    return {"at": at, "models": {"qwen2.5-7b": _model()}, "quarantine": {"quarantined": 0}}
+    limits = [
+        {"id": f"lane:{MODEL}:long:t", "of": "the lane", "unit": "tokens", "limit": 400_000, "used_here": 131_000,
+         "cap_here": 200_000, "used": 262_000},
+    ]  # fmt: skip
+    tokenizers = {
+        f"{MODEL}/1": {"state": "ready", "reason": None},
+        f"{MODEL}/2": {"state": "degraded", "reason": "tokenizer_broken"},
+    }
+    return {
+        "at": at,
+        "models": {MODEL: _model()},
+        "cache": {"models": {MODEL: {"hits": 100, "shared_hits": 9, "coalesced": 9, "misses": 402}}},
+        "readers": {"tokenizers": tokenizers},
+        "limits": {"processes": 2, "limits": limits},
+        "quarantine": {"quarantined": 0},
+    }
 
 
 def _model() -> dict[str, Any]:
+    calm = {
+        "level": "normal",
+        "reason": "never_reached",
+        "since_s": 3600.0,
+        "used_ratio": 0.43,
+        "source": "engine",
+    }
+    full = {"level": "no_long", "reason": "use_reached_no_long", "since_s": 74.0, "used_ratio": 0.884}
     closed = {"phase": "closed", "reason": "", "since_s": None, "left_s": None, "error_score": 0.004}
     trial = {"phase": "half_open", "reason": "hung", "since_s": 41.2, "left_s": None, "error_score": 0.21}
-    calm = {"level": "normal", "reason": "", "since_s": 3600.0}
-    full = {"level": "no_long", "reason": "use_reached_no_long", "since_s": 74.0}
-    return {
-        "releases": {
-            "1": {
-                "gate": {"lanes": _lanes(), "watermark": full},
-                "affinity": {"expected_hit_ratio": 0.412, "engine_hit_ratio": 0.398, "alarm": False},
-                "tokenizer": {"state": "ready", "reason": ""},
-                "replicas": {
-                    "rk3m9d2q71": _replica(14, 0.43, breaker=closed, watermark=calm),
-                    "rx8w4c5v2p": _replica(11, 0.884, breaker=trial, watermark=full),
-                },
-            },
-            "2": {
-                "gate": {"lanes": {}},
-                "affinity": {"expected_hit_ratio": 0.38, "engine_hit_ratio": 0.02, "alarm": True},
-                "tokenizer": {"state": "degraded", "reason": "tokenizer.json cannot be read: line 1"},
-                "replicas": {},
-            },
+    lanes = {name: {"limit": 1, "in_flight": 1, "reason": reason} for name, reason in REASONS.items()}
+    gate = {
+        "lanes": _lanes(),
+        "replicas": {
+            "rk3m9d2q71": {"in_flight": 14, "watermark": calm, "lanes": lanes},
+            "rx8w4c5v2p": {"in_flight": 5, "watermark": full, "lanes": lanes},
         },
-        "cache": {"hits": 118, "misses": 402, "coalesced": 9},
+    }
+    first = {
+        "gate": gate,
+        "affinity": {"expected_hit_ratio": 0.412, "engine_hit_ratio": 0.398, "alarm": False},
+        "replicas": {
+            "rk3m9d2q71": {"breaker": closed, "waiting": 0, "kv_used_ratio": 0.43},
+            "rx8w4c5v2p": {"breaker": trial, "waiting": 3, "kv_used_ratio": 0.884},
+        },
+    }
+    second = {
+        "gate": {"lanes": {}, "replicas": {}},
+        "affinity": {"expected_hit_ratio": 0.38, "engine_hit_ratio": 0.02, "alarm": True},
+        "replicas": {},
+    }
+    return {
+        "releases": {"1": first, "2": second},
         "retries": {"requests_per_min": 1240, "retries_per_min": 3, "denied": 0},
         "shadow": {"requests": 61, "tokens": 18_400},
     }
 
 
-def _replica(in_flight: int, used: float, **standing: dict[str, Any]) -> dict[str, Any]:
-    return {"in_flight": in_flight, "waiting": 0, "kv_used_ratio": used, **standing}
-
-
 def _lanes() -> dict[str, Any]:
-    steady = {"stage": "closed", "reason": "", "since_s": 5400.0, "growth_ratio": 0.01}
+    steady = {"stage": "closed", "reason": "never_open", "since_s": 5400.0, "growth_ratio": 0.01}
     grown = {"stage": "no_batch", "reason": "pending_grows", "since_s": 132.0, "growth_ratio": 0.22}
     return {
-        "short": {"limit": 64, "in_flight": 9, "queued": 0, "oldest_wait_s": None, "growth": steady, "refused": {}},
-        "mid": {"limit": 16, "in_flight": 8, "queued": 6, "oldest_wait_s": 1.34, "growth": grown,
+        "short": {"limit": 32, "in_flight": 9, "queued": 0, "oldest_wait_s": 0.0, "growth": steady, "refused": {}},
+        "mid": {"limit": 8, "in_flight": 8, "queued": 6, "oldest_wait_s": 1.34, "growth": grown,
                 "refused": {"shed": 21, "queue_full": 0}},
-        "long": {"limit": 4, "in_flight": 2, "queued": 1, "oldest_wait_s": 4.2, "growth": steady,
+        "long": {"limit": 2, "in_flight": 2, "queued": 1, "oldest_wait_s": 4.2, "growth": steady,
                  "refused": {"overloaded": 4, "queue_timeout": 2}},
     }  # fmt: skip

@@ -14,6 +14,7 @@ from pool.domain.gateway_settings import ModelSettings
 from pool.queries.models import ModelRow, find_model
 from pool.queries.traffic_control import (
     LaneControl,
+    LimitUse,
     ReleaseControl,
     ReplicaControl,
     Standing,
@@ -56,6 +57,14 @@ _REASONS = {
     "protocol": gettext_noop("answers are no valid HTTP"),
     "first_byte_timeout": gettext_noop("first byte too late"),
     "idle_timeout": gettext_noop("streams stand still"),
+    "tokenizer_broken": gettext_noop("its tokenizer cannot be read"),
+    "simulated": gettext_noop("simulated: words are no tokens"),
+}
+_LIMIT_REASONS = {
+    "over_target": gettext_noop("lowered: first tokens over their target"),
+    "within_target": gettext_noop("raised: first tokens within their target"),
+    "all_slots": gettext_noop("all slots of the replicas"),
+    "start": gettext_noop("as set"),
 }
 _ENOUGH_SAMPLES = 20
 
@@ -74,6 +83,8 @@ def control_tree(model: ModelRow, seen: TrafficControl) -> Tree:
         "tiles": _tiles(seen),
         "lanes": [_lane_row(row) for row in seen.lanes],
         "no_lanes": not seen.lanes,
+        "limits": [_limit_row(row) for row in seen.limits],
+        "has_limits": bool(seen.limits),
         "replicas": [_replica_row(row, model.gateway) for row in seen.replicas],
         "no_replicas": not seen.replicas,
         "releases": [_release_row(row) for row in seen.releases],
@@ -126,6 +137,7 @@ def _lane_row(row: LaneControl) -> Tree:
         "hue": hue_of(row.release),
         "in_flight": format_count(row.in_flight),
         "limit": format_count(row.limit),
+        "limit_reason": _(_LIMIT_REASONS.get(row.limit_reason, "")) if row.limit_reason else "",
         "fill": _width(share),
         "fill_tone": "" if share is None else tones.WARN if share >= 1 else tones.OK,
         "queued": format_count(row.queued),
@@ -141,6 +153,19 @@ def _lane_row(row: LaneControl) -> Tree:
         "growth_reason": _reason(row.growth),
         "refused": format_count(sum(row.refused.values())) if row.refused else UNKNOWN,
         "refused_words": ", ".join(f"{code} {format_count(n)}" for code, n in row.refused.items() if n),
+    }
+
+
+def _limit_row(row: LimitUse) -> Tree:
+    share = row.used / row.limit
+    return {
+        "id": f"{row.lane or ''}-{row.unit}",
+        "of": row.lane or _("the model"),
+        "unit": _("tokens/min") if row.unit == "tokens" else _("requests/min"),
+        "used": format_count(row.used),
+        "limit": format_count(row.limit),
+        "fill": _width(share),
+        "tone": tones.WARN if share >= 1 else tones.OK,
     }
 
 

@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 
 from console.gateway_fields import LANE_WORDS, MODEL_WORDS
 from pool.domain.gateway_settings import LaneSettings, ModelSettings
-from pool.models import AuditEntry
+from pool.models import AuditEntry, Model
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -93,6 +93,18 @@ def test_watermarks_that_do_not_rise_name_their_field(as_operator: APIClient) ->
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert (error["code"], error["details"]["field"]) == ("invalid_gateway_settings", "watermark_long_ratio")
+
+
+def test_traffic_control_is_told_as_it_is_known(as_viewer: APIClient) -> None:
+    release = factories.make_release(Model.objects.get())
+    factories.make_replica(release, node=factories.make_node(), id="ra")
+
+    body = as_viewer.get("/api/v1/models/smollm2/traffic-control/").json()
+
+    assert [lane["lane"] for lane in body["lanes"]] == ["short", "mid", "long"]
+    assert body["lanes"][0]["in_flight"] is None
+    assert body["replicas"][0]["breaker"]["state"] == ""
+    assert as_viewer.get("/api/v1/models/nobody/traffic-control/").status_code == 404
 
 
 def test_a_keys_limits_are_set_and_lifted(as_admin: APIClient) -> None:

@@ -59,6 +59,11 @@ def test_the_seeded_gateways_are_summed() -> None:
     full = next(row for row in seen.replicas if row.id == "rx8w4c5v2p")
     assert (full.breaker.state, full.breaker.reason, full.watermark.state) == ("half_open", "hung", "no_long")
     assert (seen.cache_hits, seen.shadow_tokens, seen.retries_per_min) == (236, 36_800, 6)
+    assert mid.limit_reason == "over_target"
+    assert [(row.lane, row.unit, row.used, row.limit) for row in seen.limits] == [
+        ("long", "tokens", 262_000, 400_000)
+    ]
+    assert [row.tokenizer.state for row in seen.releases] == ["ready", "degraded"]
     assert [(row.release, row.affinity_alarm) for row in seen.releases] == [(1, False), (2, True)]
 
 
@@ -102,7 +107,8 @@ def test_the_worst_of_what_gateways_see_is_shown() -> None:
     "body",
     [
         {},
-        {"models": []},
+        {"models": [], "limits": {"limits": 3}},
+        {"limits": {"limits": [{"id": "model:other:r", "limit": 4}, {"id": 7}, None]}},
         {"models": {MODEL: {"releases": {"x": {}, "1": {"gate": {"lanes": {"short": {"queued": "many"}}}}}}}},
         {"models": {MODEL: {"releases": {"1": {"replicas": {"rx8w4c5v2p": {"breaker": {"phase": "odd"}}}}}}}},
     ],
