@@ -142,6 +142,9 @@ class EngineLoad:
     generation_tokens: float | None
     prompt_tokens: float | None
     finished_requests: float | None
+    cache_queries_tokens: float | None = None
+    cache_hits_tokens: float | None = None
+    """Prompt tokens that were looked up in the prefix cache, and found there."""
 
 
 @dataclass(frozen=True, slots=True)

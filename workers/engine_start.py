@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from pool.domain.signing import derive_engine_key
 from pool.domain.startup import load_budget
 from pool.domain.version_facts import facts_from_json
 from pool.models import Node, PortReservation, Replica, VersionPresence
-from pool.ports import EngineDriver, EngineHost, EngineProcess, EngineSpec, RuntimeRef
+from pool.ports import EngineDriver, EngineHost, EngineLoad, EngineProcess, EngineSpec, RuntimeRef
 from pool.services.placing import pick_other_ports
 from pool.services.replicas import Because, note, report, seen
 from pool.weights import scan_folder
@@ -70,6 +70,7 @@ class EngineStarter:
     runtimes: Mapping[str, RuntimeRef]
     folders: Folders
     secret: str
+    on_load: Callable[[EngineSpec, EngineLoad], object] = lambda spec, load: None
     locks: dict[EngineKey, ExitStack] = field(default_factory=dict)
 
     def start(self, row: Replica) -> EngineProcess:
@@ -212,6 +213,7 @@ class EngineStarter:
             process=process,
             driver=self.drivers[spec.runtime.kind],
             recipe=self._recipe(row, spec),
+            on_load=self.on_load,
         )
 
     def _recipe(self, row: Replica, spec: EngineSpec) -> WarmUpRecipe:

@@ -42,6 +42,7 @@ from workers.celery_main import run_celery
 from workers.engine_start import EngineStarter, Folders
 from workers.engines.sim import SimDriver
 from workers.engines.vllm import VllmDriver
+from workers.gauges import GaugeBoard
 from workers.hosts import NodeHost, ensure_node_host
 from workers.presence import PresenceKeeper
 from workers.queue_watch import QueueWatch
@@ -108,6 +109,7 @@ class Worker:
         self.inventory = HostDevices(self._our_pids)
         self.node = self._register()
         self.sampler = Sampler(self.node, self.inventory, self._our_pids)
+        board = GaugeBoard(settings.REDIS_URL)
         starter = EngineStarter(
             node=self.node,
             host=self.host,
@@ -115,6 +117,7 @@ class Worker:
             runtimes={ref.name: ref for ref in config.runtimes},
             folders=Folders(config.engines_dir, config.compile_dir, config.model_roots),
             secret=settings.SECRET_KEY,
+            on_load=lambda spec, load: board.publish(spec.replica_id, spec.generation, load),
         )
         self.supervisor = Supervisor(
             node=self.node,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,9 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.25
 """While it comes up: well within the second in which an engine must be seen ready."""
 BUSY_EVERY_S = 2.0
+PRESSED_EVERY_S = 1.0
+"""While requests wait in it or its KV cache fills: gateways decide by these figures."""
+PRESSED_KV_RATIO = 0.6
 IDLE_EVERY_S = 5.0
 """A scrape costs the engine 20 to 30 ms; an idle one is looked at for its death only, which its keeper sees."""
 DRAIN_EVERY_S = 0.5
@@ -71,6 +75,8 @@ class Watcher:
     process: EngineProcess
     driver: EngineDriver
     recipe: WarmUpRecipe
+    on_load: Callable[[EngineSpec, EngineLoad], object] = lambda spec, load: None
+    """Told of each reading while it serves."""
     stopping: threading.Event = field(default_factory=threading.Event)
     watch: Watch | None = None
     tail_at: datetime | None = None
@@ -183,9 +189,12 @@ class Watcher:
         load = self._read_load()
         if load is not None:
             note(seen(row), load=asdict(load), load_measured_at=now)
+            self.on_load(self.spec, load)
         if row.phase != Phase.READY:
             return DRAIN_EVERY_S
         busy = self._judge(row, load, now)
+        if load is not None and _is_pressed(load):
+            return min(PRESSED_EVERY_S, BUSY_EVERY_S)
         return BUSY_EVERY_S if busy else IDLE_EVERY_S
 
     def _read_load(self) -> EngineLoad | None:
@@ -237,6 +246,10 @@ class Watcher:
         if coming_up:
             values |= {"progress_at": now, "stage": self.driver.read_stage(tail)[:128]}
         note(seen(row), **values)
+
+
+def _is_pressed(load: EngineLoad) -> bool:
+    return bool(load.waiting) or (load.kv_usage_ratio or 0.0) >= PRESSED_KV_RATIO
 
 
 def failure_from(found: StartFailure) -> Failure:

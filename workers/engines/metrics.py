@@ -15,6 +15,18 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "generation_tokens": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
     "prompt_tokens": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
     "finished_requests": ("vllm:request_success_total", "vllm:request_success"),
+    "cache_queries_tokens": (
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_queries",
+        "vllm:gpu_prefix_cache_queries_total",
+        "vllm:gpu_prefix_cache_queries",
+    ),
+    "cache_hits_tokens": (
+        "vllm:prefix_cache_hits_total",
+        "vllm:prefix_cache_hits",
+        "vllm:gpu_prefix_cache_hits_total",
+        "vllm:gpu_prefix_cache_hits",
+    ),
 }
 
 
@@ -32,6 +44,8 @@ def read_load(text: str) -> EngineLoad:
         generation_tokens=found["generation_tokens"],
         prompt_tokens=found["prompt_tokens"],
         finished_requests=found["finished_requests"],
+        cache_queries_tokens=found["cache_queries_tokens"],
+        cache_hits_tokens=found["cache_hits_tokens"],
     )
 
 

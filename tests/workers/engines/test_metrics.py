@@ -28,6 +28,19 @@ def test_fc_28_older_names_are_found() -> None:
     assert (load.kv_usage_ratio, load.generation_tokens) == (0.5, 9.0)
 
 
+def test_fc_28_the_prefix_cache_is_found_under_its_old_and_new_names() -> None:
+    new = "vllm:prefix_cache_queries_total{} 90\nvllm:prefix_cache_hits_total{} 30\n"
+    old = "vllm:gpu_prefix_cache_queries{} 9\nvllm:gpu_prefix_cache_hits{} 3\n"
+
+    loads = [read_load(new), read_load(old), read_load(NEW)]
+
+    assert [(load.cache_queries_tokens, load.cache_hits_tokens) for load in loads] == [
+        (90, 30),
+        (9, 3),
+        (None, None),
+    ]
+
+
 def test_fc_29_what_is_missing_or_not_a_number_is_unknown() -> None:
     load = read_load('vllm:num_requests_running{m="x"} NaN\nvllm:num_requests_waiting{m="x"} +Inf\nbroken\n')
 
