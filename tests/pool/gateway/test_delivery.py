@@ -17,8 +17,12 @@ import redis.asyncio
 from launcher.servers import RunningServer, start_valkey
 from pool.domain.routing_table import RoutingTable, to_bytes
 from pool.domain.signing import derive_internal_token
+from pool.gateway.delivery import Delivery
 from pool.gateway.fetch import FetchFailed, fetch
-from tests.pool.gateway.rig import SECRET, Rig, make_release, make_table
+from pool.gateway.limits import Limits
+from pool.gateway.shared_view import SharedView
+from pool.gateway.sharing import Sharing
+from tests.pool.gateway.rig import SECRET, Rig, chat_request, make_release, make_table
 
 PREFIX = "sluice:test"
 
@@ -260,3 +264,63 @@ async def test_a_fetch_that_cannot_succeed_says_so(rig: Rig) -> None:
     await server.wait_closed()
     with pytest.raises(FetchFailed):
         await fetch(f"http://127.0.0.1:{port}", "/", headers={})
+
+
+async def test_what_pages_show_of_a_process_is_stored_with_each_beat(
+    rig: Rig, valkey: RunningServer, client: "redis.asyncio.Redis"
+) -> None:
+    gateway = await rig.serve(make_table(), redis_url=valkey.url)
+    delivery = Delivery(gateway.plane, describe=lambda now_s: {"models": {"m": {"releases": {1: {}}}}})
+    tasks = delivery.start()
+
+    key, name = f"{PREFIX}:gateway-state", rig.config.gateway_id
+    async with asyncio.timeout(5):
+        content = None
+        while content is None:
+            content = await client.hget(key, name)
+            await asyncio.sleep(0.02)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+    state = json.loads(content)
+    assert state["models"] == {"m": {"releases": {"1": {}}}}
+    assert state["at"].endswith("+00:00")
+    assert 0 < await client.ttl(key) <= 60
+
+
+async def test_a_gateway_shares_what_it_knows_while_it_delivers(rig: Rig, valkey: RunningServer) -> None:
+    gateway = await rig.serve(make_table(), redis_url=valkey.url)
+    view, limits = SharedView("me"), Limits(has_ledger=True)
+    routes = gateway.plane.routes
+    sharing = Sharing(valkey.url, view, limits, prefix=lambda: f"sluice:{routes.installation}")
+    tasks = Delivery(gateway.plane, sharing=sharing).start()
+
+    await rig.until(lambda: limits.is_settled and view.is_fresh(asyncio.get_running_loop().time()))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@pytest.mark.parametrize("news_is_lost", [False, True])
+async def test_a_revoked_key_is_refused_within_five_seconds(
+    rig: Rig, valkey: RunningServer, client: "redis.asyncio.Redis", *, news_is_lost: bool
+) -> None:
+    release = make_release(1, await rig.start_engine())
+    await publish(client, make_table(release))
+    await rig.serve(None, redis_url=valkey.url)
+    await rig.until(lambda: rig.gateway.plane.routes.order)
+    connection = await rig.connect()
+    connection.send(chat_request())
+    assert (await connection.read_response()).status == 200
+
+    tell = store if news_is_lost else publish
+    await tell(client, make_table(release, version=2, keys=()))
+
+    async with asyncio.timeout(5):
+        status = 200
+        while status == 200:
+            connection.send(chat_request())
+            status = (await connection.read_response()).status
+            await asyncio.sleep(0.05)
+    assert status == 401
