@@ -23,6 +23,8 @@ from bench._client import Load, Result, run_load
 from bench._cpu import cpu_us, rss_bytes
 from bench._figures import print_figure, say
 from bench._peers import Contender, find_free_port, start_engines, start_peers, wait_listening
+from launcher.compiling import ensure_compiled, name_compiled
+from launcher.progress import Progress
 from launcher.servers import start_valkey
 from pool.domain.gateway_settings import LaneSettings
 from pool.domain.routing_table import (
@@ -103,6 +105,7 @@ def start_ours(folder: Path, engines: list[int], redis_url: str) -> Contender:
         "SLUICE_DATA_DIR": str(folder),
         "SLUICE_GATEWAY_PORT": str(port),
         "SLUICE_REDIS_URL": redis_url,
+        **name_compiled(ensure_compiled(Progress(sys.stderr))),
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", "pool.gateway"], env=env, stdout=log, stderr=log)

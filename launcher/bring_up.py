@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from launcher.compiling import ensure_compiled, name_compiled
 from launcher.credentials import Credentials
 from launcher.demo_model import ensure_demo_model
 from launcher.django_steps import run_command
@@ -68,9 +69,11 @@ class BringUp:
             else None
         )
         console = ensure_console(self._progress)
+        compiled = _in_background(lambda: ensure_compiled(self._progress))
         self._start_servers(console)
         self._prepare_console(console)
-        self._start(console, "web", "gateway", "control", "telemetry")
+        self._start(console, "web", "control", "telemetry")
+        self._start(console, "gateway", **name_compiled(compiled.result()))
         self._wait_running("web", "gateway")
         self._progress.say(f"The console is up at {self._installation.local_web_url}")
         self._start_worker(console, parts.result() if parts else None)

@@ -25,6 +25,7 @@ NEEDED_BYTES = {
     "engine-cpu": 3_500_000_000,
     "engine-cuda": 20_000_000_000,
     "convert": 300_000_000,
+    "compile": 250_000_000,
 }
 
 
@@ -75,6 +76,10 @@ def ensure_console(progress: Progress) -> Environment:
 
 def ensure_dev(progress: Progress) -> Environment:
     return _ensure_venv(find_environment("dev"), "test environment", progress)
+
+
+def ensure_compiler(progress: Progress) -> Environment:
+    return _ensure_venv(find_environment("compile"), "compiler of the gateway", progress)
 
 
 def ensure_engine(progress: Progress, build: str | None = None) -> Environment:
@@ -209,4 +214,5 @@ _LOCKS = {
     "engine-cpu": (ROOT / "requirements-engine-cpu.txt",),
     "engine-cuda": (ROOT / "requirements-engine-cuda.txt",),
     "convert": (ROOT / "requirements-convert.txt", ROOT / "requirements-demo-model.txt"),
+    "compile": (ROOT / "requirements-compile.txt",),
 }

@@ -6,6 +6,7 @@ import os
 import sys
 
 from launcher.children import PRIVATE_UMASK
+from launcher.compiling import ensure_compiled, name_compiled
 from launcher.environments import ensure_console
 from launcher.handing_over import (
     check_needed,
@@ -35,6 +36,8 @@ def run(name: str, arguments: list[str]) -> int:
     # Standard output belongs to the process; what the set-up says goes beside it.
     progress = Progress(sys.stderr)
     console = ensure_console(progress)
+    if name == "gateway":
+        env |= name_compiled(ensure_compiled(progress))
     if name == "worker":
         env |= prepare_runtimes(surroundings, progress)
     os.umask(PRIVATE_UMASK)
