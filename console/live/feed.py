@@ -1,7 +1,8 @@
 """The feed of a web process: builds each watched screen when PostgreSQL says that something changed, at the
 latest each second, at most twice a second, and hands out what changed. Without a watcher it does nothing.
 
-It reads PostgreSQL alone: with Redis down it goes on, with PostgreSQL down it says since when it is stale.
+It reads PostgreSQL: with Redis down it goes on (only traffic control then has unknowns), with PostgreSQL down it
+says since when it is stale.
 """
 
 from __future__ import annotations

@@ -35,12 +35,6 @@ class PercentField(forms.FloatField):
             raise forms.ValidationError(words % limits)
         return round(percent / PERCENT, 8)
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        try:
-            return bool(self.to_python(data) != initial)
-        except forms.ValidationError:
-            return True
-
 
 class PlainFloatField(forms.FloatField):
     """Shows 30, not 30.0."""

@@ -61,9 +61,9 @@ _REASONS = {
     "simulated": gettext_noop("simulated: words are no tokens"),
 }
 _LIMIT_REASONS = {
-    "over_target": gettext_noop("lowered: first tokens over their target"),
-    "within_target": gettext_noop("raised: first tokens within their target"),
-    "all_slots": gettext_noop("all slots of the replicas"),
+    "over_target": gettext_noop("lowered: over the target"),
+    "within_target": gettext_noop("raised: within the target"),
+    "all_slots": gettext_noop("all slots"),
     "start": gettext_noop("as set"),
 }
 _ENOUGH_SAMPLES = 20

@@ -13,6 +13,7 @@ from pool.models import AuditEntry, Key, Lane, Model, Scale
 from pool.queries.lanes import list_lane_uses
 from pool.queries.models import find_model
 from tests import factories
+from tests.browser.seed import seed_pool
 
 SignIn = Callable[[User], Client]
 LANES = "/models/smollm2/lanes/"
@@ -229,3 +230,17 @@ def test_a_wrong_or_late_change_of_a_key_is_told(admin: User, sign_in: SignIn) -
 )
 def test_an_unknown_model_is_not_found(client: Client, path: str) -> None:
     assert client.get(path).status_code == 404
+
+
+def test_the_decision_matrix_stands_on_both_pages(client: Client) -> None:
+    Model.objects.all().delete()
+    seed_pool()
+
+    control = client.get("/models/qwen2.5-7b/control/").content.decode()
+    lanes = client.get("/models/qwen2.5-7b/lanes/").content.decode()
+
+    for page in (control, lanes):
+        assert "512 to 2,047 tokens" in page
+        assert "37.8 full contexts" in page
+        assert "112 MiB the longest" in page
+    assert "release 1: 2 of 2 ready" in lanes

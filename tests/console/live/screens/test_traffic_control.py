@@ -63,6 +63,19 @@ def test_what_nobody_told_is_a_dash_and_unknown() -> None:
     assert (replica["kv"], replica["breaker"], replica["breaker_tone"]) == ("—", "unknown", "idle")
 
 
+def test_a_silent_redis_is_said(settings: Any) -> None:
+    factories.make_routing_state()
+    factories.make_model(MODEL)
+    settings.REDIS_URL = "unix:///nowhere/redis.sock"
+
+    tree = build_traffic_control(MODEL)
+    gateway_states._reader.cache_clear()
+
+    tiles: Any = tree["tiles"]
+    assert (tree["redis_silent"], tree["nobody"], tree["no_lanes"]) == (True, False, True)
+    assert (tiles["in_flight"], tiles["refused"]) == ("—", "—")
+
+
 def test_an_unknown_model_has_no_screen() -> None:
     with pytest.raises(NotFound):
         build_traffic_control("nobody")
