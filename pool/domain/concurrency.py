@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 
 _WINDOW = 16
@@ -25,11 +24,14 @@ class Concurrency:
     """
 
     __slots__ = (
-        "_ceiling", "_is_probing", "_peak", "_ratios", "adaptive", "changed_at_s", "limit", "reason", "target_s",
+        "_ceiling", "_is_probing", "_late", "_late_count", "_peak", "adaptive", "changed_at_s", "limit",
+        "reason", "target_s",
     )  # fmt: skip
 
     def __init__(self, start: int, *, ceiling: int | None, target_s: float, adaptive: bool) -> None:
-        self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        # The median is over the target if more than half are.
+        self._late: deque[bool] = deque(maxlen=_WINDOW)
+        self._late_count = 0
         self._is_probing = True
         self._peak = 0
         self._ceiling = ceiling
@@ -57,11 +59,15 @@ class Concurrency:
         ):
             return
         ratio = ttft_s / max(self.target_s, own_s * _OWN_STRETCH)
-        self._ratios.append(ratio)
+        if len(self._late) == _WINDOW:
+            self._late_count -= self._late[0]
+        is_late = ratio > 1.0
+        self._late.append(is_late)
+        self._late_count += is_late
         self._peak = max(self._peak, in_flight)
-        if ratio <= 1.0:
+        if not is_late:
             self._increase()
-        if len(self._ratios) >= _FEWEST_SAMPLES and statistics.median(self._ratios) > 1.0:
+        elif len(self._late) >= _FEWEST_SAMPLES and 2 * self._late_count > len(self._late):
             self._decrease(now_s)
 
     def _increase(self) -> None:
@@ -77,6 +83,7 @@ class Concurrency:
         self.limit = max(1.0, min(self.limit, float(self._peak)) * _DECREASE)
         self._is_probing = False
         self._peak = 0
-        self._ratios.clear()
+        self._late.clear()
+        self._late_count = 0
         self.changed_at_s = now_s
         self.reason = "over_target"

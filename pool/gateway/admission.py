@@ -114,11 +114,7 @@ class Gate:
         if self.waiting:
             return None
         lane = self._find_lane(ticket)
-        idle = [
-            place.replica
-            for place in lane.places
-            if place.is_idle(ticket, lane, now_s) and place.fits(ticket, now_s)
-        ]
+        idle = [place.replica for place in lane.places if place.is_idle(ticket, lane, now_s)]
         replica = self._pick(idle, ticket, now_s) if idle else None
         if replica is None:
             return None
@@ -213,7 +209,6 @@ class Gate:
             place
             for place in places
             if place.has_room(ticket, lane, now_s, is_oversize=is_oversize, patience_s=patience_s)
-            and place.fits(ticket, now_s)
         ]
         if len(with_room) > 1 and self._has_homes:
             is_longest = self._is_longest(lane)

@@ -33,16 +33,16 @@ def _describe_lane(lane: Lane, now_s: float) -> dict[str, Any]:
 
 
 def _describe_place(place: Place, lanes: Sequence[Lane], now_s: float) -> dict[str, Any]:
-    replica, speed = place.replica, place.clock.speed_tokens_per_s
-    wait_s = max(0.0, place.clock.busy_until_s - now_s) if replica.prefill_tokens else 0.0
+    replica, clock = place.replica, place.clock
+    wait_s = max(0.0, clock.busy_until_s - now_s) if replica.prefill_tokens else 0.0
     return {
         "in_flight": replica.in_flight,
         "in_flight_tokens": replica.in_flight_tokens,
         "slots": replica.slots,
         "kv_tokens": replica.kv_tokens,
         "prefill_tokens": replica.prefill_tokens,
-        "prefill_wait_s": round(wait_s, 3) if speed else None,
-        "prefill_tokens_per_s": round(speed, 1) if speed else None,
+        "prefill_wait_s": round(wait_s, 3),
+        "prefill_tokens_per_s": round(clock.speed_tokens_per_s, 1) if clock.is_measured else None,
         "watermark": place.watermark.describe(now_s),
         "lanes": {
             lane.name: {

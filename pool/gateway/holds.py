@@ -12,10 +12,9 @@ _LONG_WAIT_TARGETS = 5.0
 
 
 def load_of(lane: Lane, now_s: float) -> float:
-    """In replicas that do nothing but the lane's prefill; 0 while no speed is known."""
+    """In replicas that do nothing but the lane's prefill."""
     speeds = [place.clock.speed_tokens_per_s for place in lane.places]
-    known = [speed for speed in speeds if speed]
-    return lane.rate_tokens_per_s(now_s) * len(known) / sum(known) if known else 0.0
+    return lane.rate_tokens_per_s(now_s) * len(speeds) / sum(speeds) if speeds else 0.0
 
 
 def has_long_wait(lane: Lane, now_s: float) -> bool:
@@ -28,8 +27,10 @@ def share_prefill(lanes: Sequence[Lane], now_s: float) -> bool:
     longer_load = sum(lane.load for lane in lanes)
     shorter_load = 0.0
     for lane in lanes:
-        lane.hold_limit = limit_holds(len(lane.places), shorter_load=shorter_load, longer_load=longer_load)
-        if lane.hold_limit < len(lane.places) - 1 and has_long_wait(lane, now_s):
+        count = len(lane.places)
+        lane.hold_limit = limit_holds(count, shorter_load=shorter_load, longer_load=longer_load)
+        most = count - (shorter_load >= IDLE_LOAD)
+        if lane.hold_limit < most and has_long_wait(lane, now_s):
             lane.hold_limit += 1
         shorter_load += lane.load
         longer_load -= lane.load
@@ -42,8 +43,11 @@ def share_prefill(lanes: Sequence[Lane], now_s: float) -> bool:
 
 def limit_holds(replicas: int, *, shorter_load: float, longer_load: float) -> int:
     """In proportion to their load, rounded in favour of the shorter lanes as long as it carries the load. Loads
-    are in replicas; at least one, and one less than there are while shorter lanes have traffic."""
-    if replicas < 2 or shorter_load < IDLE_LOAD:
-        return max(1, replicas)
+    are in replicas; at least one, and one less than there are: what begins to prefill does not give way, and the
+    next short request may come at any time."""
+    if replicas < 2:
+        return 1
+    if shorter_load < IDLE_LOAD:
+        return replicas - 1
     share = int(replicas * longer_load / (shorter_load + longer_load))
     return min(replicas - 1, max(1, share, ceil(longer_load / _FULLEST)))

@@ -16,6 +16,8 @@ from pool.gateway.openai import GatewayError
 # Over which a lane's rate of work is taken.
 _RATE_S = 60.0
 _NEVER = float("inf")
+# What fits into one step of an engine waits for nobody: vLLM's default for `max_num_batched_tokens`.
+_STEP_TOKENS = 2_048
 IDLE_LOAD = 0.01
 """A lane with less load than this counts as idle."""
 # Part of a replica's slots that longer lanes leave free for each shorter one that has traffic.
@@ -84,12 +86,14 @@ class Admission:
         "release_at_s",
     )  # fmt: skip
 
-    def __init__(self, place: "Place", lane: "Lane", kv_tokens: int, *, is_oversize: bool) -> None:
+    def __init__(
+        self, place: "Place", lane: "Lane", kv_tokens: int, *, in_flight: int, is_oversize: bool
+    ) -> None:
         self.place = place
         self.lane = lane
         self.kv_tokens = kv_tokens
         self.is_oversize = is_oversize
-        self.in_flight = 0
+        self.in_flight = in_flight
         """Of the lane on the replica, itself counted."""
         self.own_s = 0.0
         self.prefill_tokens = 0
@@ -165,9 +169,9 @@ class Place:
     """One replica, as admission sees it."""
 
     __slots__ = (
-        "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_shares", "_slots", "_vip_slots", "claim",
-        "claim_tokens", "clock", "held_rank", "is_home", "limits", "prefilling", "replica", "unexplained_tokens",
-        "watermark",
+        "_context_tokens", "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_shares", "_slots",
+        "_vip_slots", "claim", "claim_tokens", "clock", "held_rank", "is_home", "limits", "prefilling",
+        "replica", "unexplained_tokens", "watermark",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, now_s: float) -> None:
@@ -191,6 +195,7 @@ class Place:
         self._marks = (
             settings.watermark_warn_ratio, settings.watermark_long_ratio, settings.watermark_short_ratio,
         )  # fmt: skip
+        self._context_tokens = _NEVER if replica.max_model_len is None else replica.max_model_len
         self._slots = self._vip_slots = None
         if replica.slots:
             self._slots, self._vip_slots = slots_for_tiers(
@@ -221,7 +226,7 @@ class Place:
     def fits(self, ticket: Ticket, now_s: float) -> bool:
         """Whether it could serve this request at all, room aside."""
         replica = self.replica
-        if replica.max_model_len is not None and ticket.context_tokens > replica.max_model_len:
+        if ticket.context_tokens > self._context_tokens:
             return False
         if replica.breaker is not None and not replica.breaker.allows(now_s):
             return False
@@ -241,30 +246,46 @@ class Place:
         """This process' share."""
         return max(1, int(self.limits[lane.name].limit) // self._process_count)
 
-    def has_room(
+    def has_room(  # noqa: C901, PLR0912 - one function: in pieces it costs twice as much per replica and request
         self, ticket: Ticket, lane: Lane, now_s: float, *, is_oversize: bool, patience_s: float
     ) -> bool:
-        """`patience_s`: the TTFT target to which prefill may be stacked here: the lane's, or a shorter one's
-        whose requests wait."""
-        # One function on the hot path: each rule that is split off costs a call per replica and request.
+        """Whether it may be sent now. `patience_s`: the TTFT target to which prefill may be stacked here: the
+        lane's, or a shorter one's whose requests wait."""
         replica = self.replica
-        slots = self._vip_slots if ticket.tier == "vip" else self._slots
-        if slots is not None and replica.in_flight >= self._own_share(slots) - self._kept_slots(lane):
+        if ticket.context_tokens > self._context_tokens or replica in ticket.tried:
             return False
-        limit = self.limits[lane.name].limit
-        if self._process_count > 1:
-            limit = max(1.0, limit // self._process_count)
-        if replica.lane_in_flight.get(lane.name, 0) + 1 > limit:
+        if replica.breaker is not None and not replica.breaker.allows(now_s):
+            return False
+        slots = self._vip_slots if ticket.tier == "vip" else self._slots
+        if slots is not None:
+            others = replica.others_in_flight
+            own = max(1, slots // self._process_count) if others is None else slots - others
+            free = own - replica.in_flight
+            if free <= 0 or (lane.rank and free <= self._count_kept(lane)):
+                return False
+        running = replica.lane_in_flight.get(lane.name, 0)
+        if running and running >= self.limits[lane.name].limit // self._process_count:
             return False
         if is_oversize and replica.long_in_flight:
             return False
-        if replica.prefill_tokens:
+        ahead = replica.prefill_tokens
+        if ahead and ahead + ticket.uncached_tokens > _STEP_TOKENS:
             wait_s = self.clock.busy_until_s - now_s
             if wait_s > 0.0:
                 own_s = self.clock.own_s(ticket.uncached_tokens)
                 if wait_s > max(patience_s - own_s, min(own_s, patience_s)):
                     return False
-        return not self._kv_budget_tokens or self._has_memory(ticket)
+        budget = self._kv_budget_tokens
+        if not budget:
+            return True
+        # Alone it may always try: the engine's own limit of the context holds.
+        used = replica.in_flight_tokens + (replica.others_tokens or 0)
+        if not used:
+            return True
+        if self.claim is ticket:
+            # The reserve is for growth; who waited for so long may use it.
+            return used + ticket.kv_need_tokens <= (replica.kv_tokens or 0)
+        return used + self.claim_tokens + self.unexplained_tokens + ticket.kv_need_tokens <= budget
 
     def is_idle(self, ticket: Ticket, lane: Lane, now_s: float) -> bool:
         """Room that nobody else could miss: for shadow requests."""
@@ -278,10 +299,10 @@ class Place:
     def take(self, ticket: Ticket, lane: Lane, now_s: float, *, is_oversize: bool, light_s: float) -> None:
         """`light_s`: a prefill that takes no longer than this holds up nobody."""
         replica = self.replica
-        admission = Admission(self, lane, ticket.kv_need_tokens, is_oversize=is_oversize)
+        counts = replica.lane_in_flight
+        counts[lane.name] = running = counts.get(lane.name, 0) + 1
+        admission = Admission(self, lane, ticket.kv_need_tokens, in_flight=running, is_oversize=is_oversize)
         replica.in_flight += 1
-        admission.in_flight = replica.lane_in_flight.get(lane.name, 0) + 1
-        replica.lane_in_flight[lane.name] = admission.in_flight
         replica.in_flight_tokens += admission.kv_tokens
         replica.long_in_flight += is_oversize
         lane.in_flight += 1
@@ -289,7 +310,7 @@ class Place:
         ticket.admitted_at_s = now_s
         clock, tokens = self.clock, ticket.uncached_tokens
         admission.own_s = clock.own_s(tokens)
-        if tokens > 0 and (ticket.stream or clock.speed_tokens_per_s):
+        if tokens > 0:
             clock.add(tokens, ahead_tokens=replica.prefill_tokens, now_s=now_s)
             admission.prefill_tokens = tokens
             replica.prefill_tokens += tokens
@@ -314,12 +335,11 @@ class Place:
     def finish_prefill(self, admission: Admission, now_s: float) -> None:
         """Its first byte is there. Engines prefill in order, so that plain ones sent before it are done too."""
         done_tokens = 0
-        for earlier in list(self.prefilling):
+        in_order = list(self.prefilling)
+        for earlier in in_order[: in_order.index(admission) + 1]:
             if earlier is admission or earlier.release_at_s != _NEVER:
                 done_tokens += earlier.prefill_tokens
                 self._end_prefill(earlier)
-            if earlier is admission:
-                break
         self.clock.finish(done_tokens, left_tokens=self.replica.prefill_tokens, now_s=now_s)
 
     def refresh(self, now_s: float) -> None:
@@ -343,7 +363,7 @@ class Place:
         self.unexplained_tokens = max(0, used_tokens - own_tokens)
         self.watermark.observe(ratio, source=source, marks=self._marks, now_s=now_s)
 
-    def _kept_slots(self, lane: Lane) -> int:
+    def _count_kept(self, lane: Lane) -> int:
         """Slots that a longer lane leaves free: an answer in a slot gives it back late, not at once."""
         kept = 0
         counts = self.replica.lane_in_flight
@@ -351,24 +371,6 @@ class Place:
             if shorter.load >= IDLE_LOAD:
                 kept += min(self._most_kept, max(0, share - counts.get(shorter.name, 0)))
         return kept
-
-    def _own_share(self, slots: int) -> int:
-        others = self.replica.others_in_flight
-        if others is None:
-            return max(1, slots // self._process_count)
-        return slots - others
-
-    def _has_memory(self, ticket: Ticket) -> bool:
-        replica = self.replica
-        used = replica.in_flight_tokens + (replica.others_tokens or 0)
-        if not used:
-            # Alone it may always try: the engine's own limit of the context holds.
-            return True
-        if self.claim is ticket:
-            # The reserve is for growth; who waited for so long may use it.
-            return used + ticket.kv_need_tokens <= (replica.kv_tokens or 0)
-        kept = self.claim_tokens + self.unexplained_tokens
-        return used + kept + ticket.kv_need_tokens <= self._kv_budget_tokens
 
     def _end_prefill(self, admission: Admission) -> None:
         self.replica.prefill_tokens -= admission.prefill_tokens

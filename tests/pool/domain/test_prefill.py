@@ -12,14 +12,14 @@ def make_clock(speed: float = 8000.0) -> PrefillClock:
     return clock
 
 
-def test_the_speed_is_not_known_at_first() -> None:
+def test_a_speed_is_assumed_until_the_first_sample() -> None:
     clock = PrefillClock()
 
     clock.add(8000, ahead_tokens=0, now_s=0.0)
 
-    assert clock.speed_tokens_per_s is None
-    assert clock.own_s(5000) == 0.0
-    assert clock.busy_until_s == 0.0
+    assert (clock.is_measured, clock.own_s(8000), clock.busy_until_s) == (False, 2.0, 2.0)
+    clock.finish(8000, left_tokens=0, now_s=0.1)
+    assert (clock.is_measured, clock.own_s(8000)) == (True, 0.1)
 
 
 def test_the_speed_is_tokens_over_time_busy() -> None:
@@ -33,7 +33,7 @@ def test_a_short_prompt_teaches_nothing() -> None:
 
     clock.finish(100, left_tokens=0, now_s=0.5)
 
-    assert clock.speed_tokens_per_s is None
+    assert not clock.is_measured
 
 
 def test_prompts_that_share_a_step_do_not_look_fast() -> None:
@@ -63,7 +63,7 @@ def test_a_cached_prefix_that_looks_like_speed_moves_it_little() -> None:
 
     clock.finish(60_000, left_tokens=0, now_s=10.1)
 
-    assert clock.speed_tokens_per_s == pytest.approx(9600.0)
+    assert clock.speed_tokens_per_s == pytest.approx(12_800.0)
 
 
 def test_a_replica_that_is_never_idle_teaches_too() -> None:

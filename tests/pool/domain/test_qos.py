@@ -120,6 +120,15 @@ def test_one_that_left_is_not_served() -> None:
     assert queue.oldest_wait_s(9.0) == 0.0
 
 
+def test_one_that_left_is_not_sorted() -> None:
+    tickets = [Ticket(prompt_tokens=100 - number, arrived_at_s=number) for number in range(12)]
+    queue = make_queue(*tickets)
+
+    queue.remove(tickets[5])
+
+    assert serve_all(queue) == tickets[:5:-1] + tickets[4::-1]
+
+
 def test_what_left_does_not_fill_memory() -> None:
     queue = make_queue(Ticket("vip"))
     for number in range(5000):

@@ -41,7 +41,7 @@ class Replica:
 class Ticket:
     lane: str = "short"
     tier: str = "standard"
-    prompt_tokens: int = 1000
+    prompt_tokens: int = 10
     stream: bool = True
     kv_need_tokens: int = 0
     context_tokens: int = 0

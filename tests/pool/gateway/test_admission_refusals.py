@@ -198,6 +198,76 @@ def test_a_lane_and_a_replica_that_go_leave_no_counts() -> None:
     assert gate.waiting == 0
 
 
+def test_an_admission_outlives_its_lane_and_its_replica() -> None:
+    first, second = Replica("a"), Replica("b")
+    gate = make_gate(first, adaptive=True)
+    ticket = enter(gate, Ticket(lane="mid"))
+
+    gate.configure(make_routes()[:1], ModelSettings(), [first], now_s=1.0)
+    gate.first_byte(ticket, 1.5)
+    gate.configure(make_routes(), ModelSettings(), [second], now_s=2.0)
+    gate.leave(ticket, 3.0)
+
+    assert first.counts() == (0, 0, 0, 0, 0)
+
+
+def test_a_learnt_limit_outlives_a_new_table() -> None:
+    replica = Replica()
+    gate = make_gate(replica, adaptive=True)
+    for ticket in fill(gate, 2, lane="long"):
+        gate.first_byte(ticket, 0.1)
+
+    gate.configure(make_routes(adaptive=True), ModelSettings(), [replica], now_s=1.0)
+
+    assert gate.describe(1.0)["lanes"]["long"]["limit"] == 3
+
+
+def test_memory_kept_on_a_replica_that_goes_is_kept_elsewhere() -> None:
+    first, second = Replica("a", kv_tokens=10_000), Replica("b", kv_tokens=10_000)
+    gate = make_gate(first, queue_timeout_s=1000.0)
+    fill(gate, 3, kv_need_tokens=2600)
+    waiting = enter(gate, Ticket(kv_need_tokens=2900))
+    gate.tick(5.0)
+    second.in_flight_tokens = 7_500
+
+    gate.configure(make_routes(), ModelSettings(), [second], now_s=6.0)
+    gate.tick(7.0)
+
+    assert waiting.replica is None
+    second.in_flight_tokens = 0
+    gate.tick(8.0)
+    assert waiting.replica is second
+
+
+def test_a_turn_that_fails_at_once_goes_to_the_next() -> None:
+    class Failing(Ticket):
+        def on_admitted(self, replica: Any) -> None:
+            super().on_admitted(replica)
+            gate.leave(self, 1.0)
+
+    gate = make_gate(Replica(slots=1), concurrency=1)
+    running = enter(gate, Ticket())
+    failing, last = Failing(), Ticket()
+    for ticket in (failing, last):
+        gate.enter(ticket, 0.0)
+
+    gate.leave(running, 1.0)
+
+    assert failing.replica is not None
+    assert last.replica is not None
+
+
+def test_a_prompt_that_is_all_cached_waits_behind_nothing() -> None:
+    replica = Replica()
+    gate = make_gate(replica)
+    ticket = Ticket()
+    ticket.uncached_tokens = 0
+
+    enter(gate, ticket)
+
+    assert replica.prefill_tokens == 0
+
+
 def test_several_processes_share_slots_limits_and_queue() -> None:
     fresh, stale = Replica("fresh", others_in_flight=20), Replica("stale", others_in_flight=None)
 
@@ -218,7 +288,7 @@ def test_the_description_is_json() -> None:
     assert shown["lanes"]["short"]["queued"] == gate.waiting
     assert shown["lanes"]["long"]["limit"] == 2
     assert shown["replicas"]["r0"]["lanes"]["short"]["reason"] == "start"
-    assert shown["replicas"]["r0"]["prefill_wait_s"] is None
+    assert shown["replicas"]["r0"]["prefill_tokens_per_s"] is None
 
 
 # Leaks --------------------------------------------------------------------------------------------------------
