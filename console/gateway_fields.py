@@ -50,7 +50,7 @@ MODEL_WORDS: Final[dict[str, Words]] = {
     "requests_per_min": Words(_("Requests per minute"), _("All lanes, over all gateways. Empty: no limit.")),
     "tokens_per_min": Words(_("Tokens per minute"), _("Prompt and answer, all lanes. Empty: no limit.")),
     "kv_share_ratio": Words(
-        _("Largest share of one request"),
+        _("Share of one request"),
         _("Of a replica's KV tokens. More counts as long, one at a time."),
         "%",
     ),

@@ -67,6 +67,7 @@ _LIMIT_REASONS = {
     "start": gettext_noop("as set"),
 }
 _ENOUGH_SAMPLES = 20
+NO_BREAK = "\u00a0"
 
 
 def build_traffic_control(name: str) -> Tree:
@@ -244,10 +245,14 @@ def _reason(standing: Standing) -> str:
     known = _REASONS.get(standing.reason)
     parts = [_(known) if known else standing.reason.replace("_", " ")]
     if standing.since_s is not None:
-        parts.append(_("for %(time)s") % {"time": format_duration(standing.since_s)})
+        parts.append(_("for %(time)s") % {"time": _unbroken(standing.since_s)})
     if standing.left_s is not None:
-        parts.append(_("next trial in %(time)s") % {"time": format_duration(standing.left_s)})
+        parts.append(_("next trial in %(time)s") % {"time": _unbroken(standing.left_s)})
     return ", ".join(words for words in parts if words)
+
+
+def _unbroken(seconds: float) -> str:
+    return format_duration(seconds).replace(" ", NO_BREAK)
 
 
 def _width(ratio: float | None) -> str:

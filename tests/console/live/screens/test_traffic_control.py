@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from console.live.screens.traffic_control import build_traffic_control
+from console.live.screens.traffic_control import NO_BREAK, build_traffic_control
 from pool.queries import gateway_states
 from pool.services.errors import NotFound
 from tests import factories
@@ -40,11 +40,11 @@ def test_a_seeded_pool_is_told_with_its_reasons() -> None:
     assert (mid["in_flight"], mid["limit"], mid["fill"], mid["fill_tone"]) == ("16", "16", "100%", "warn")
     assert (mid["growth"], mid["growth_reason"]) == (
         "no new batch",
-        "more wait than ten minutes ago, for 2 min 12 s",
+        f"more wait than ten minutes ago, for 2{NO_BREAK}min{NO_BREAK}12{NO_BREAK}s",
     )
     assert (mid["ttft_tone"], lanes["1-short"]["ttft_tone"]) == ("warn", "ok")
     assert (full["mark"], full["kv_tone"], full["breaker"]) == ("no new long", "warn", "on trial")
-    assert full["breaker_reason"] == "no progress while work waits, for 41 s"
+    assert full["breaker_reason"] == f"no progress while work waits, for 41{NO_BREAK}s"
     assert (releases["2"]["alarm"], releases["2"]["tokenizer"]) == (True, "degraded")
     tiles: Any = tree["tiles"]
     assert (tiles["cache"], tiles["refused_words"]) == ("23 %", "shed 42, overloaded 8, queue_timeout 4")
