@@ -26,49 +26,62 @@ _EPSILON = 1e-6
 class Window:
     """What was taken over the last `window_s`, in pieces that expire one by one, never too early."""
 
-    __slots__ = ("_pieces", "_width_s", "_window_s", "used")
+    __slots__ = ("_newest", "_newest_end_s", "_pieces", "_width_s", "_window_s", "expires_at_s", "used")
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._width_s = window_s / _PIECES
-        self._pieces: deque[list[int]] = deque()
+        self._pieces: deque[list[float]] = deque()
+        """End of the time in which it was taken, amount."""
+        self._newest: list[float] = [0.0, 0]
+        self._newest_end_s = float("-inf")
+        self.expires_at_s = float("inf")
+        """When the oldest piece does: before it, nothing has to be looked at."""
         self.used = 0
 
     def add(self, amount: int, now_s: float) -> None:
-        number = int(now_s / self._width_s)
-        if self._pieces and self._pieces[-1][0] == number:
-            self._pieces[-1][1] += amount
-        else:
-            self._pieces.append([number, amount])
         self.used += amount
+        if now_s < self._newest_end_s:
+            self._newest[1] += amount
+            return
+        end_s = self._newest_end_s = self._end_of_piece(now_s)
+        self._newest = [end_s, amount]
+        self._pieces.append(self._newest)
+        if self.expires_at_s > end_s + self._window_s:
+            self.expires_at_s = end_s + self._window_s
 
     def give_back(self, amount: int, taken_at_s: float) -> None:
-        """Of what was taken then and has not expired; more than that piece holds changes nothing else."""
-        number = int(taken_at_s / self._width_s)
+        """Of what was taken then and has not expired; never more than that piece holds."""
+        end_s = self._end_of_piece(taken_at_s)
         for piece in reversed(self._pieces):
-            if piece[0] <= number:
-                if piece[0] == number:
-                    amount = min(amount, piece[1])
+            if piece[0] <= end_s:
+                if piece[0] == end_s:
+                    amount = min(amount, int(piece[1]))
                     piece[1] -= amount
                     self.used -= amount
                 return
 
     def expire(self, now_s: float) -> None:
         pieces = self._pieces
-        while pieces and self._end_s(pieces[0][0]) <= now_s:
-            self.used -= pieces.popleft()[1]
+        while pieces and pieces[0][0] + self._window_s <= now_s:
+            self.used -= int(pieces.popleft()[1])
+        if pieces:
+            self.expires_at_s = pieces[0][0] + self._window_s
+        else:
+            self.expires_at_s = float("inf")
+            self._newest_end_s = float("-inf")
 
     def free_at_s(self, amount: int) -> float | None:
         """When so much of what is used now will have expired; None if less than that is used."""
-        left = amount
-        for number, taken in self._pieces:
+        left: float = amount
+        for end_s, taken in self._pieces:
             left -= taken
             if left <= 0:
-                return self._end_s(number)
+                return end_s + self._window_s
         return None
 
-    def _end_s(self, number: int) -> float:
-        return (number + 1) * self._width_s + self._window_s
+    def _end_of_piece(self, at_s: float) -> float:
+        return (at_s // self._width_s + 1) * self._width_s
 
 
 class Share:
@@ -109,7 +122,8 @@ class Share:
 
     def has_room(self, amount: int, now_s: float) -> bool:
         window = self.window
-        window.expire(now_s)
+        if now_s >= window.expires_at_s:
+            window.expire(now_s)
         if self._sinks_to is not None:
             self.cap = max(self._sinks_to, min(self.cap, window.used))
         return window.used + amount <= self.cap
@@ -120,9 +134,10 @@ class Share:
 
     def take(self, amount: int, now_s: float) -> None:
         """`has_room` was true."""
-        self.window.add(amount, now_s)
+        window = self.window
+        window.add(amount, now_s)
         self._asked += amount
-        if self.window.used > self.cap * _PRESSED_RATIO:
+        if window.used > self.cap * _PRESSED_RATIO:
             self.is_pressed = True
 
     def clear_wishes(self) -> None:

@@ -135,7 +135,7 @@ class Limits:
         share.take(amount, now_s)
         if not share.is_active:
             self._activate(share)
-        if share.is_pressed and not was_pressed and share.cap < share.limit:
+        if not was_pressed and share.is_pressed and share.cap < share.limit:
             self.wake()
 
     def _refuse(self, share: Share, amount: int, now_s: float) -> None:

@@ -6,7 +6,7 @@ through Redis. Ages count on the clock of Redis, so that hosts need not agree on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ COUNTED_S = 3.0
 FORGOTTEN_S = 10.0
 """Its entry is taken out of Redis."""
 
+_BROKEN: dict[str, Any] = {"at_ms": 0, "loads": {}, "sections": {}}
 Loads = Mapping[tuple[str, int], tuple[int, int]]
 """Replica and generation → requests and tokens in flight; only those that have any."""
 
@@ -35,7 +36,7 @@ class SharedView:
         self._first_s: float | None = None
         self._providers: dict[str, Callable[[float], Any]] = {}
         self._read_loads: Callable[[], Loads] = dict
-        self._others: dict[tuple[str, int], tuple[int, int]] = {}
+        self._others: dict[str, tuple[int, int]] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._absorbed_at_s = float("-inf")
 
@@ -69,7 +70,7 @@ class SharedView:
             elif age_s > FORGOTTEN_S:
                 forgotten.append(gateway_id)
         self._entries = fresh
-        self._others = _sum_loads(fresh)
+        self._others = _sum_loads(entry["loads"] for entry in fresh.values())
         self._absorbed_at_s = now_s
         self._count(live, now_s)
         return forgotten
@@ -86,7 +87,7 @@ class SharedView:
 
     def others(self, replica_id: str, generation: int) -> tuple[int, int]:
         """Requests and tokens that the other processes had in flight there; ask `is_fresh` whether that still holds."""
-        return self._others.get((replica_id, generation), _NOTHING)
+        return self._others.get(f"{replica_id} {generation}", _NOTHING)
 
     def list_sections(self, name: str, now_s: float) -> Iterator[tuple[str, Any]]:
         """Gateway id and what it told under this name, of the others; none while Redis is silent."""
@@ -107,20 +108,19 @@ def _read_entry(content: bytes) -> dict[str, Any]:
     """One of another version or a broken one counts as very old: its process is not counted, and it is taken out."""
     try:
         entry = orjson.loads(content)
-        usable = isinstance(entry["at_ms"], int) and isinstance(entry["sections"], dict)
-        if usable and all(isinstance(load, list) and len(load) == 2 for load in entry["loads"].values()):
+        if isinstance(entry["at_ms"], int) and isinstance(entry["sections"], dict):
+            _sum_loads([entry["loads"]])
             return dict(entry)
-    except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, ValueError):
         pass
-    return {"at_ms": 0, "loads": {}, "sections": {}}
+    return _BROKEN
 
 
-def _sum_loads(entries: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, int], tuple[int, int]]:
-    sums: dict[tuple[str, int], tuple[int, int]] = {}
-    for entry in entries.values():
-        for name, (requests, tokens) in entry["loads"].items():
-            replica_id, _, generation = name.rpartition(" ")
-            key = (replica_id, int(generation))
-            before = sums.get(key, _NOTHING)
-            sums[key] = (before[0] + requests, before[1] + tokens)
+def _sum_loads(told: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """Raises TypeError, ValueError or AttributeError for what are no loads."""
+    sums: dict[str, tuple[int, int]] = {}
+    for loads in told:
+        for name, (requests, tokens) in loads.items():
+            before = sums.get(name)
+            sums[name] = (requests, tokens) if before is None else (before[0] + requests, before[1] + tokens)
     return sums
