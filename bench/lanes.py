@@ -291,9 +291,9 @@ def main() -> int:
     base = read_traces(options.trace) if options.trace else make_mix(draw)
     capacity = measure_capacity(base, draw)
     say(f"capacity of {REPLICAS} replicas with this mix: {capacity:,.0f} tokens/s")
-    recorded = scale_arrivals(base, LOAD_RATIO * capacity)
-    if options.quick:
-        recorded = recorded[: int(len(recorded) * QUICK_RATIO)]
+    # A part of the hour has a load of its own: it is cut before it is scaled.
+    part = base[: int(len(base) * QUICK_RATIO)] if options.quick else base
+    recorded = scale_arrivals(part, LOAD_RATIO * capacity)
     arrivals = {"recorded": recorded, "poisson": draw_arrivals(recorded, draw)}
     ratios = [_compare(name, calls) for name, calls in arrivals.items()]
     good = print_figure("lanes", "capacity_tokens_per_s", round(capacity), unit="tokens/s")
