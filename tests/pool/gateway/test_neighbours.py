@@ -1,11 +1,9 @@
-"""What gateway processes make of each other's loads, breakers and quarantined requests."""
+"""What gateway processes make of each other's loads and of engines' gauges."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pool.domain.breaker import Breaker, Fault
-from pool.domain.quarantine import Quarantine
 from pool.gateway.gauges import Gauges
 from pool.gateway.neighbours import Neighbours
 from pool.gateway.shared_view import SharedView
@@ -19,7 +17,6 @@ class Replica:
     generation: int = 2
     in_flight: int = 0
     in_flight_tokens: int = 0
-    breaker: Breaker = field(default_factory=Breaker)
     others_in_flight: int | None = None
     others_tokens: int | None = None
     kv_used_ratio: float | None = None
@@ -30,9 +27,8 @@ class Replica:
 class Process:
     def __init__(self, name: str, *replicas: Replica, processes: int = 1) -> None:
         self.replicas = replicas
-        self.quarantine = Quarantine()
         self.view = SharedView(name, processes=processes)
-        self.neighbours = Neighbours(self.view, lambda: self.replicas, self.quarantine)
+        self.neighbours = Neighbours(self.view, lambda: self.replicas)
 
     def hear(self, *others: Process, now_s: float = 0.0) -> None:
         entries = {other.view.gateway_id.encode(): other.view.write(NOW_MS, now_s) for other in others}
@@ -68,30 +64,6 @@ def test_fc29_loads_that_are_too_old_are_unknown_and_not_zero() -> None:
     me.neighbours.hear(1.5)
 
     assert (own.others_in_flight, own.others_tokens) == (None, None)
-
-
-def test_a_breaker_that_one_process_opens_is_open_in_the_others() -> None:
-    own, theirs = Replica(), Replica()
-    me, other = Process("me", own), Process("a", theirs)
-    theirs.breaker.note_failure(Fault.CONNECT, 0.0)
-
-    me.hear(other)
-    assert own.breaker.describe(0.0)["phase"] == "open"
-    assert own.breaker.heard
-    me.hear(other, now_s=0.9)
-
-    assert own.breaker.closed
-
-
-def test_a_request_that_killed_engines_is_refused_by_all() -> None:
-    me, other = Process("me"), Process("a")
-    other.quarantine.note_death("poison", "r1.1", 0.0)
-    other.quarantine.note_death("poison", "r2.1", 1.0)
-
-    me.hear(other, now_s=2.0)
-
-    assert me.quarantine.refuses("poison", 2.0) > 0
-    assert not me.quarantine.refuses("innocent", 2.0)
 
 
 def test_gauges_reach_their_generation_with_the_time_of_their_measurement() -> None:
