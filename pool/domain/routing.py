@@ -6,7 +6,7 @@ The filter (ready, lane, context, breaker, room, not tried before) is the caller
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from pool.domain.affinity import PrefixIndex, ReplicaCache
@@ -22,7 +22,7 @@ SENT_WEIGHT = 0.01
 """Of tokens sent lately (`affinity.SENT_MEMORY_S`): evens out what is idle."""
 BOUND_RATIO, BOUND_REQUESTS = 1.5, 4.0
 """No more requests in flight than the mean times the one plus the other, while another replica has fewer."""
-ERROR_TOKENS = 8192.0
+ERROR_TOKENS = 1024.0
 """A replica that always fails looks as if the prompt were computed twice, plus so much."""
 KV_FULL_RATIO = 0.9
 """Tokens over this part of the KV cache weigh fully: they wait for others to end, or push them out."""
@@ -63,18 +63,13 @@ class Scored(Protocol):
     kv_used_ratio: float | None
     waiting: int | None
     gauges_at_s: float | None
-    error_score: float
     cached: ReplicaCache | None
 
-
-class Candidate(Protocol):
-    in_flight: int
-    ejected_until_s: float
-    """Passed over before this time; 0 = not ejected."""
+    @property
+    def error_score(self) -> float: ...
 
 
 S = TypeVar("S", bound=Scored)
-C = TypeVar("C", bound=Candidate)
 
 
 def choose_by_score(
@@ -181,26 +176,3 @@ def _weigh_trouble(replica: Scored, ticket: Ticket, usual: _Gauges, now_s: float
         held = max(replica.in_flight_tokens + (replica.others_tokens or 0), used_ratio * kv_tokens)
         cost += max(0.0, held + ticket.kv_need_tokens - KV_FULL_RATIO * kv_tokens)
     return cost
-
-
-def pick_replica(
-    replicas: Sequence[C], *, tried: Collection[C], now_s: float, draw: Callable[[], float]
-) -> C | None:
-    """None if all were tried. `draw` gives a number in [0, 1).
-
-    Ejected replicas are the last resort: the only replica left gets a trial instead of a hard refusal.
-    """
-    if len(replicas) == 1 and not tried:
-        return replicas[0]
-    fresh = [replica for replica in replicas if replica not in tried]
-    if not fresh:
-        return None
-    sound = [replica for replica in fresh if replica.ejected_until_s <= now_s] or fresh
-    least = min(replica.in_flight for replica in sound)
-    tied = [replica for replica in sound if replica.in_flight == least]
-    return tied[int(draw() * len(tied))]
-
-
-def ejection_s(failures: int) -> float:
-    """How long a replica is passed over after so many failures to connect in a row."""
-    return min(10.0, 0.5 * 2.0 ** max(0, failures - 1))

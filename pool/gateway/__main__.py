@@ -57,7 +57,7 @@ def keep_workers(count: int) -> int:
             os.kill(pid, number)
 
     for worker in range(count):
-        children[_spawn(worker)] = worker
+        children[_spawn(worker, count)] = worker
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     while children:
@@ -66,18 +66,18 @@ def keep_workers(count: int) -> int:
         if index is not None and not state["signals"]:
             time.sleep(_RESPAWN_PAUSE_S)
         if index is not None and not state["signals"]:
-            children[_spawn(index)] = index
+            children[_spawn(index, count)] = index
     return 0
 
 
-def _spawn(worker: int) -> int:
+def _spawn(worker: int, count: int) -> int:
     pid = os.fork()
     if pid:
         return pid
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     _die_with_parent()
-    os._exit(serve(read_config(worker=worker)))
+    os._exit(serve(read_config(worker=worker, workers=count)))
 
 
 def _die_with_parent() -> None:

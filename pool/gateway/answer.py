@@ -27,8 +27,8 @@ class PlainAnswer:
     """`head`: status line and header lines. `length`: what the engine announced, None = chunked."""
 
     __slots__ = (
-        "_chunked", "_client", "_head", "_held", "_held_bytes", "_length", "bytes_out", "finished", "started",
-        "tail",
+        "_chunked", "_client", "_head", "_held", "_held_bytes", "_length", "bytes_out", "finished", "keeps_whole",
+        "started", "tail", "whole",
     )  # fmt: skip
 
     chunks = 0
@@ -45,6 +45,9 @@ class PlainAnswer:
         self._chunked = length is None and chunkable
         self._held: list[bytes] | None = None
         self._held_bytes = 0
+        self.keeps_whole = False
+        self.whole: bytes | None = None
+        """The body, once it has ended, where it was to be kept and was held up to its end."""
         self.started = False
         self.finished = False
         self.bytes_out = 0
@@ -60,6 +63,8 @@ class PlainAnswer:
         elif complete:
             whole = body if self._held is None else b"".join((*self._held, body))
             self.tail = whole[-_USAGE_TAIL_BYTES:]
+            if self.keeps_whole:
+                self.whole = whole
             self._client.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(whole), whole))
         else:
             self._hold(body)

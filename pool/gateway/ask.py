@@ -50,6 +50,11 @@ class Ask:
         return self._reading.opening if self._reading is not None else read_opening(self.fields or {})
 
     @property
+    def text(self) -> str:
+        """Of the prompt; "" where a reader has it."""
+        return self._prompt.text if self._prompt is not None else ""
+
+    @property
     def blocks(self) -> tuple[int, ...]:
         """Hashes of the prompt's blocks, each of all text up to its end."""
         if self._reading is not None:
@@ -82,7 +87,13 @@ class Ask:
             asked = isinstance(options, dict) and options.get("include_usage") is True
         if not asked:
             self.hides_usage = True
-            self.body = self.body.rstrip()[:-1] + _ASK_FOR_USAGE
+            body = self.body
+            if isinstance(body, bytearray):
+                # A large one is not copied.
+                del body[body.rindex(b"}") :]
+                body += _ASK_FOR_USAGE
+            else:
+                self.body = body[: body.rindex(b"}")] + _ASK_FOR_USAGE
 
 
 def ask_here(request: Request) -> Ask:

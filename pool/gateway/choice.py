@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pool.domain.affinity import PrefixIndex
+from pool.domain.routing import choose_by_score
 from pool.domain.routing_table import KeyRoute
 from pool.domain.traffic import choose_release, choose_spill
 from pool.gateway.admission import Pick
@@ -26,15 +28,17 @@ if TYPE_CHECKING:
     from pool.gateway.routes import ModelView, Routes
 
 
-def make_pick() -> Pick:
-    """For one release's gate."""
+def make_pick(index: PrefixIndex) -> Pick:
+    """For one release's gate. Prefixes count where the request brings its blocks."""
 
-    def pick(candidates: Sequence[LiveReplica], ticket: object, now_s: float) -> LiveReplica | None:
-        if len(candidates) == 1:
-            return candidates[0]
-        least = min(replica.in_flight for replica in candidates)
-        tied = [replica for replica in candidates if replica.in_flight == least]
-        return tied[int(random.random() * len(tied))]
+    def pick(candidates: Sequence[LiveReplica], ticket: Any, now_s: float) -> LiveReplica | None:
+        for replica in candidates:
+            if not replica.breaker.closed:
+                # Its trial is due: with nobody sent there, it could not show that it is well again.
+                return replica
+        return choose_by_score(
+            candidates, ticket, now_s=now_s, draw=random.random, index=index if ticket.blocks else None
+        )
 
     return pick
 

@@ -37,26 +37,35 @@ class ChunkedBody:
         pieces: list[bytes] = []
         at, end_of_data = 0, len(data)
         while at < end_of_data and not self.complete:
-            line = data.find(b"\r\n", at, at + _MAX_LINE_BYTES)
-            if line < 0:
-                self.failed = end_of_data - at >= _MAX_LINE_BYTES
+            end = self._take(data, at, pieces)
+            if end < 0:
                 break
-            digits = data[at:line]
-            size = SIZES.get(digits) or read_size(digits)
-            start = line + 2
-            end = start + size
-            if end_of_data < end + 2:
-                self.failed = not size and digits.strip(b"0") != b""
-                break
-            if data[end : end + 2] != b"\r\n" or (not size and (not digits or digits.strip(b"0"))):
-                self.failed = True
-                break
-            if size:
-                pieces.append(data[start:end])
-            self.complete = not size
-            at = end + 2
+            at = end
         if self.complete:
             self.has_more = at < end_of_data
         elif not self.failed:
             self.held = data[at:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+        """Where the next chunk begins; -1 if this one is not whole, or `failed`."""
+        line = data.find(b"\r\n", at, at + _MAX_LINE_BYTES)
+        if line < 0:
+            self.failed = len(data) - at >= _MAX_LINE_BYTES
+            return -1
+        digits = data[at:line]
+        size = SIZES.get(digits) or read_size(digits)
+        start = line + 2
+        end = start + size
+        if not size and (not digits or digits.strip(b"0")):
+            self.failed = True
+            return -1
+        if len(data) < end + 2:
+            return -1
+        if data[end : end + 2] != b"\r\n":
+            self.failed = True
+            return -1
+        if size:
+            pieces.append(data[start:end])
+        self.complete = not size
+        return end + 2

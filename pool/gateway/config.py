@@ -19,6 +19,8 @@ class Config:
     port: int = 8080
     worker: int = 0
     """Index of this process among those that share the port."""
+    workers: int = 1
+    """How many these are."""
     installation: str | None = None
     """None = learned from the first signed table."""
     redis_url: str | None = None
@@ -47,7 +49,7 @@ class Config:
         return self.data_dir / "gateway"
 
 
-def read_config(*, worker: int = 0) -> Config:
+def read_config(*, worker: int = 0, workers: int = 1) -> Config:
     """Raises ConfigError naming the variable."""
     return Config(
         secret=env_secret("SLUICE_SECRET_KEY"),
@@ -55,6 +57,7 @@ def read_config(*, worker: int = 0) -> Config:
         host=env_str("SLUICE_BIND", "127.0.0.1"),
         port=env_int("SLUICE_GATEWAY_PORT", 8080, minimum=1, maximum=65_535),
         worker=worker,
+        workers=workers,
         installation=env_str("SLUICE_INSTALLATION", None),
         redis_url=env_str("SLUICE_REDIS_URL", None),
         web_url=env_str("SLUICE_WEB_URL", None),

@@ -70,7 +70,7 @@ class Value:
     __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self.value: float = 0
+        self.value: float = 0.0
 
 
 class Series:

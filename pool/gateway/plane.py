@@ -7,23 +7,28 @@ from collections.abc import Callable
 
 import orjson
 
+from pool.domain.breaker import Fault
 from pool.domain.quarantine import Quarantine
 from pool.gateway import metrics as metrics_page
 from pool.gateway import response
+from pool.gateway.accounting import account
+from pool.gateway.answer_cache import AnswerCache
 from pool.gateway.auth import Callers
 from pool.gateway.config import Config
 from pool.gateway.facts import FactBuffer
 from pool.gateway.heads import Heads
 from pool.gateway.limits import Limits
 from pool.gateway.metrics import Labels, Metrics
+from pool.gateway.neighbours import Neighbours
 from pool.gateway.openai import GatewayError, InvalidApiKey, MethodNotAllowed, PathNotFound
 from pool.gateway.reading.readers import Readers
-from pool.gateway.record import make_record
 from pool.gateway.relay import Exchange
 from pool.gateway.request import Head, Request
 from pool.gateway.routes import Routes
 from pool.gateway.server import ClientConnection
-from pool.gateway.usage import NO_USAGE, read_usage
+from pool.gateway.shadow import Shadows
+from pool.gateway.shared_view import SharedView
+from pool.gateway.vigil import Vigil
 
 # All that can be reached, byte for byte; everything else of an engine stays closed (FC-19).
 _METHODS = {
@@ -48,10 +53,17 @@ class Plane:
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
-        self.limits = Limits()
+        self.limits = Limits(processes=config.workers, has_ledger=config.redis_url is not None)
         self.readers = Readers(config)
         self.routes.on_table.append(lambda table: self.readers.follow(table.models))
         self.quarantine = Quarantine()
+        self.answers = AnswerCache(secret=config.secret)
+        self.shadows = Shadows(self.metrics)
+        self.vigil = Vigil(lambda: self.routes.replicas, self.quarantine)
+        self.view = SharedView(config.gateway_id, processes=config.workers)
+        self.neighbours = Neighbours(self.view, lambda: self.routes.replicas)
+        self.vigil.share(self.view)
+        self.view.provide("prefixes", self.routes.tell_prefixes)
         self.draining = False
         self._heads: Heads[Head] = Heads()
         self._heads_keys = self.routes.keys
@@ -118,31 +130,58 @@ class Plane:
         return None if exchange.done else exchange
 
     def note_refusal(self, error: GatewayError) -> None:
+        """Before anything was known of the request but its head."""
         self.metrics.series(_NO_LABELS).count(error.code)
+        self.metrics.counter("sluice_refusals_total", code=error.code).value += 1.0
 
     def begin(self, exchange: Exchange) -> None:
-        exchange.series = self.metrics.series(_labels(exchange))
+        model = exchange.model
+        assert model is not None
+        exchange.series = self.metrics.series((model.name, "", exchange.lane, exchange.tier))
         exchange.series.in_flight += 1
 
+    def note_sent(self, exchange: Exchange, now_s: float) -> None:
+        model, replica = exchange.model, exchange.replica
+        assert model is not None
+        assert replica is not None
+        if replica.cached is not None and (exchange.blocks or model.has_choice):
+            model.indexes[replica.release].note_sent(replica.cached, exchange, now_s)
+        if model.plan is not None and model.plan.shadow and exchange.attempts == 1:
+            self.shadows.offer(exchange, model.plan.shadow, now_s)
+
+    def note_retry(self, exchange: Exchange, fault: Fault) -> None:
+        model = exchange.model
+        self.metrics.counter(
+            "sluice_retries_total", model=model.name if model is not None else "", fault=fault.value
+        ).value += 1.0
+
     def account(self, exchange: Exchange, *, outcome: str) -> None:
-        series = exchange.series
-        if series is None:
-            self.metrics.series(("", "", "", exchange.tier)).count(outcome)
-            return
-        series.count(outcome)
-        series.in_flight -= 1
-        now_s = exchange.ended_at_s
-        e2e_s = now_s - exchange.started_at_s
-        ttft_s = None
-        if exchange.first_byte_at_s:
-            ttft_s = exchange.first_byte_at_s - exchange.started_at_s
-            series.ttft.observe(ttft_s)
-            series.e2e.observe(e2e_s)
-        answer = exchange.answer
-        usage = read_usage(answer.tail) if answer is not None else NO_USAGE
-        if exchange.charge is not None:
-            self.limits.settle(exchange.charge, usage.total, now_s)
-        self.facts.add(make_record(exchange, outcome, ttft_s, e2e_s, usage))
+        account(self, exchange, outcome)
+
+    def hear(self, now_s: float) -> None:
+        """After each look at the other processes' entries, and while there is none."""
+        self.neighbours.hear(now_s)
+        self.vigil.hear(self.view, now_s)
+        for gateway_id, told in self.view.list_sections("prefixes", now_s):
+            self.routes.hear_prefixes(gateway_id, told)
+        self.routes.set_process_count(self.view.process_count, now_s)
+        self.limits.count_processes(self.view.process_count, now_s)
+
+    def sweep(self, now_s: float) -> None:
+        """From the clock, some times a second."""
+        for exchange in list(self.exchanges):
+            exchange.check_deadline(now_s)
+        self.shadows.check_deadlines(now_s)
+        self.vigil.sweep(now_s)
+
+    def tick_gates(self, now_s: float) -> bool:
+        """True while somebody waits."""
+        waiting = 0
+        for model in self.routes.models.values():
+            for gate in model.gates.values():
+                gate.tick(now_s)
+                waiting += gate.waiting
+        return waiting > 0
 
     def _list_models(self, request: Request) -> bytes:
         caller = request.caller
@@ -183,9 +222,3 @@ class Plane:
         if peer in ("127.0.0.1", "::1") and b"x-forwarded-for" not in request.headers:
             return
         raise InvalidApiKey("Metrics are for this host, or for who shows the API token.")
-
-
-def _labels(exchange: Exchange) -> Labels:
-    model = exchange.model
-    assert model is not None
-    return (model.name, str(exchange.release or ""), exchange.lane, exchange.tier)

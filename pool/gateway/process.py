@@ -15,6 +15,8 @@ from pool.gateway.config import Config
 from pool.gateway.delivery import Delivery
 from pool.gateway.plane import Plane
 from pool.gateway.server import ClientConnection
+from pool.gateway.sharing import Sharing
+from pool.gateway.state import describe_plane, set_gauges
 from pool.gateway.upstream import IDLE_MAX_S
 
 logger = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 _BACKLOG = 4096
 _CANCEL_TRIES = 3
 _CANCEL_WAIT_S = 0.5
+_QUICK_TICK_S = 0.02
+_LOOKS_PER_S = 4
 # An idle client may be about to send; it gets this long before its connection is closed in a drain.
 _IDLE_GRACE_S = 0.5
 
@@ -71,7 +75,15 @@ class Gateway:
         self._listener = open_socket(config.host, config.port)
         self.port = self._listener.getsockname()[1]
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
-        self._tasks = [loop.create_task(self._sweep()), *Delivery(self.plane).start()]
+        plane = self.plane
+        sharing = Sharing(
+            config.redis_url, plane.view, plane.limits,
+            prefix=lambda: f"sluice:{plane.routes.installation}" if plane.routes.installation else None,
+            on_view=plane.hear, on_gauges=plane.neighbours.take_gauges,
+        )  # fmt: skip
+        delivery = Delivery(plane, sharing=sharing, describe=lambda now_s: describe_plane(plane, now_s))
+        clocks = (self._sweep(), self._tick(), self._look())
+        self._tasks = [*(loop.create_task(clock) for clock in clocks), *delivery.start()]
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT and the drain after it; a second signal ends the process at once."""
@@ -97,6 +109,7 @@ class Gateway:
             await asyncio.sleep(0.02)
         for exchange in list(self.plane.exchanges):
             exchange.cut_off()
+        self.plane.shadows.end_all()
         await asyncio.sleep(0)
         await self.stop()
 
@@ -153,10 +166,30 @@ class Gateway:
             now_s = loop.time()
             for client in list(self.plane.clients):
                 client.check_deadline(now_s)
-            for exchange in list(self.plane.exchanges):
-                exchange.check_deadline(now_s)
+            self.plane.sweep(now_s)
             for replica in self.plane.routes.replicas:
                 replica.pool.close_idle(before_s=now_s - IDLE_MAX_S)
+
+    async def _tick(self) -> None:
+        """The queues' clock: quick only while somebody waits."""
+        loop = asyncio.get_running_loop()
+        waits = False
+        while True:
+            await asyncio.sleep(_QUICK_TICK_S if waits else self._config.sweep_s)
+            waits = self.plane.tick_gates(loop.time())
+
+    async def _look(self) -> None:
+        """Gauges, and how late the loop is: it should wake when it asked to."""
+        loop = asyncio.get_running_loop()
+        lag = self.plane.metrics.gauge("sluice_loop_lag_seconds")
+        while True:
+            worst_s = 0.0
+            for _ in range(_LOOKS_PER_S):
+                due_s = loop.time() + 1 / _LOOKS_PER_S
+                await asyncio.sleep(1 / _LOOKS_PER_S)
+                worst_s = max(worst_s, loop.time() - due_s)
+            lag.value = round(worst_s, 4)
+            set_gauges(self.plane, loop.time())
 
     def _on_signal(self) -> None:
         if self._stopping.is_set():

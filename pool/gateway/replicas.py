@@ -1,5 +1,6 @@
 """What this process knows of each replica: load, last signs of life, breaker, pooled connections."""
 
+from pool.domain.affinity import ReplicaCache
 from pool.domain.breaker import Breaker
 from pool.domain.progress import ProgressWatch
 from pool.domain.routing_table import ReplicaRoute
@@ -14,7 +15,7 @@ class LiveReplica:
     """
 
     __slots__ = (
-        "breaker", "engine", "gauges_at_s", "generation", "id", "in_flight", "in_flight_tokens", "kv_tokens",
+        "breaker", "cached", "engine", "gauges_at_s", "generation", "id", "in_flight", "in_flight_tokens", "kv_tokens",
         "kv_used_ratio", "lane", "lane_in_flight", "last_answer_at_s", "last_byte_at_s", "last_request_at_s",
         "listed", "long_in_flight", "max_model_len", "node", "others_in_flight", "others_tokens", "own_lines",
         "pool", "prefill_tokens", "release", "shadow_in_flight", "slots", "unlisted_at_s", "waiting", "watch",
@@ -46,6 +47,7 @@ class LiveReplica:
         self.gauges_at_s: float | None = None
         self.breaker = Breaker()
         self.watch = ProgressWatch()
+        self.cached: ReplicaCache | None = None
         self.last_request_at_s: float | None = None
         self.last_answer_at_s: float | None = None
         self.last_byte_at_s = 0.0
@@ -53,6 +55,10 @@ class LiveReplica:
         self.unlisted_at_s = 0.0
         self.own_lines: dict[str, bytes] = {}
         """Lane → the header lines that name release, replica and lane."""
+
+    @property
+    def error_score(self) -> float:
+        return self.breaker.error_score
 
     def lines_for(self, lane: str) -> bytes:
         lines = self.own_lines.get(lane)

@@ -7,7 +7,7 @@ from pool.gateway.openai import GatewayError, InvalidRequest
 KNOWN_HEADERS = frozenset(
     (
         b"authorization", b"content-length", b"expect", b"host", b"transfer-encoding", b"x-forwarded-for",
-        b"x-request-id", b"x-sluice-release", b"x-sluice-session",
+        b"x-request-id", b"x-sluice-no-retry", b"x-sluice-release", b"x-sluice-session",
     )
 )  # fmt: skip
 

@@ -17,8 +17,8 @@ _KEPT_BACK = frozenset(
     (
         b"alt-svc", b"authorization", b"connection", b"date", b"keep-alive",
         b"proxy-authenticate", b"proxy-connection", b"server", b"set-cookie", b"te", b"trailer",
-        b"transfer-encoding", b"upgrade", b"www-authenticate", b"x-request-id", b"x-sluice-lane",
-        b"x-sluice-release", b"x-sluice-replica",
+        b"transfer-encoding", b"upgrade", b"www-authenticate", b"x-request-id", b"x-sluice-cache",
+        b"x-sluice-lane", b"x-sluice-release", b"x-sluice-replica", b"x-sluice-truncated",
     )
 )  # fmt: skip
 

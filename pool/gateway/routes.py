@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pool.domain.affinity import PrefixIndex
+from pool.domain.breaker import link_breakers
 from pool.domain.gateway_settings import LaneSettings, ModelSettings
 from pool.domain.retries import RetryBudget
 from pool.domain.routing_table import (
@@ -23,6 +26,7 @@ from pool.domain.routing_table import (
     TableInvalid,
     from_bytes,
 )
+from pool.domain.token_estimate import Correction
 from pool.gateway.admission import Gate
 from pool.gateway.choice import make_pick
 from pool.gateway.config import Config
@@ -51,7 +55,11 @@ class ModelView:
     settings: ModelSettings
     gates: dict[int, Gate]
     """By release number."""
+    indexes: dict[int, PrefixIndex]
+    """What each release's replicas probably have in their prefix caches."""
     budget: RetryBudget
+    correction: Correction
+    """Of guesses of prompt tokens, while there is no tokenizer."""
     tokenizer: Pair | None
     """Digests of tokenizer and chat template of the heaviest release that has both known."""
     replicas: dict[int, tuple[LiveReplica, ...]]
@@ -89,7 +97,9 @@ class Routes:
         self.keys: dict[str, KeyRoute] = {}
         self._replicas: dict[tuple[str, int], LiveReplica] = {}
         self._gates: dict[tuple[str, int], Gate] = {}
+        self._indexes: dict[tuple[str, int], PrefixIndex] = {}
         self._budgets: dict[str, RetryBudget] = {}
+        self._corrections: dict[str, Correction] = {}
         self.on_table: list[Callable[[RoutingTable], None]] = []
         """Told of each table that has come into force."""
         self.process_count = 1
@@ -143,12 +153,27 @@ class Routes:
             old = not replica.listed and replica.unlisted_at_s < now_s - _KEEP_UNLISTED_S
             if old and not replica.in_flight:
                 del self._replicas[key]
+                for index in self._indexes.values():
+                    if replica.cached is not None:
+                        index.forget(replica.cached)
 
     def set_process_count(self, count: int, now_s: float) -> None:
         if count != self.process_count:
             self.process_count = count
             for model in self.models.values():
                 self._configure(model, now_s)
+
+    def tell_prefixes(self, now_s: float) -> dict[str, list[Any]]:
+        """For the other processes: what was sent where, by model and release."""
+        told = ((key, index.read_notes(now_s)) for key, index in self._indexes.items())
+        return {f"{release} {name}": notes for (name, release), notes in told if notes}
+
+    def hear_prefixes(self, gateway_id: str, told: object) -> None:
+        for key, notes in told.items() if isinstance(told, dict) else ():
+            release, _, name = key.partition(" ")
+            index = self._indexes.get((name, int(release))) if release.isdigit() else None
+            if index is not None and isinstance(notes, list):
+                index.absorb_notes(gateway_id, notes)
 
     def _apply(self, table: RoutingTable, now_s: float) -> None:
         named: set[tuple[str, int]] = set()
@@ -158,7 +183,9 @@ class Routes:
         self._gates = {
             (name, number): gate for name, one in models.items() for number, gate in one.gates.items()
         }
+        self._indexes = {key: self._indexes[key] for key in self._gates}
         self._budgets = {name: model.budget for name, model in models.items()}
+        self._corrections = {name: model.correction for name, model in models.items()}
         self.models = models
         self.keys = {key.digest: key for key in table.keys}
         for key, replica in self._replicas.items():
@@ -174,8 +201,12 @@ class Routes:
         model.budget.ratio = model.settings.retry_ratio
         model.budget.processes = self.process_count
         for number, gate in model.gates.items():
+            replicas = model.replicas[number]
+            link_breakers(
+                [one.breaker for one in replicas if one.lane in (None, lane.name)] for lane in model.lanes
+            )
             gate.configure(
-                model.lanes, model.settings, model.replicas[number],
+                model.lanes, model.settings, replicas,
                 process_count=self.process_count, now_s=now_s,
             )  # fmt: skip
 
@@ -184,8 +215,9 @@ class Routes:
         replicas: dict[int, tuple[LiveReplica, ...]] = {}
         for release in model.releases:
             named.update((route.id, route.generation) for route in release.replicas)
+            index = self._index_of(model.name, release.number)
             replicas[release.number] = tuple(
-                self._find_or_add(route, release.number) for route in release.replicas
+                self._find_or_add(route, release.number, index) for route in release.replicas
             )
         lengths = [one.max_model_len for live in replicas.values() for one in live if one.max_model_len]
         return ModelView(
@@ -193,8 +225,10 @@ class Routes:
             lanes=lanes,
             plan=model.plan,
             settings=model.settings,
-            gates={number: self._gates.get((model.name, number)) or Gate(make_pick()) for number in replicas},
+            gates={number: self._find_gate(model, number) for number in replicas},
+            indexes={number: self._indexes[model.name, number] for number in replicas},
             budget=self._budgets.get(model.name) or RetryBudget(model.settings.retry_ratio),
+            correction=self._corrections.get(model.name) or Correction(),
             tokenizer=_find_tokenizer(model),
             replicas=replicas,
             starting=model.starting,
@@ -204,7 +238,17 @@ class Routes:
             has_choice=model.settings.affinity and any(len(live) > 1 for live in replicas.values()),
         )
 
-    def _find_or_add(self, route: ReplicaRoute, release: int) -> LiveReplica:
+    def _find_gate(self, model: ModelRoute, release: int) -> Gate:
+        gate = self._gates.get((model.name, release))
+        return gate or Gate(make_pick(self._index_of(model.name, release)))
+
+    def _index_of(self, model: str, release: int) -> PrefixIndex:
+        index = self._indexes.get((model, release))
+        if index is None:
+            index = self._indexes[model, release] = PrefixIndex()
+        return index
+
+    def _find_or_add(self, route: ReplicaRoute, release: int, index: PrefixIndex) -> LiveReplica:
         """The counts of a replica go on when it comes back into the table."""
         key = (route.id, route.generation)
         replica = self._replicas.get(key)
@@ -212,6 +256,7 @@ class Routes:
             replica = self._replicas[key] = LiveReplica(route, release=release, secret=self._config.secret)
         else:
             replica.update(route)
+        replica.cached = index.add(route.id, route.generation, route.kv_tokens)
         return replica
 
 

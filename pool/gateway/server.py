@@ -10,6 +10,7 @@ from pool.gateway import response
 from pool.gateway.config import Config
 from pool.gateway.openai import GatewayError, HeadersTooLarge, InvalidRequest, RequestTimeout, RequestTooLarge
 from pool.gateway.request import KNOWN_HEADERS, Request
+from pool.gateway.tcp_info import read_retransmits
 
 _WRITE_HIGH_BYTES = 256 * 1024
 # A client that is told off while it still sends gets this long to read the answer before the reset.
@@ -56,7 +57,7 @@ class Plane(Protocol):
 class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_deaf", "_exchange", "_loop", "_parser", "_plane", "_queue", "_reading", "_request_bytes", "_slow",
-        "_starting", "deadline_s", "peer", "served", "transport",
+        "_starting", "deadline_s", "peer", "retransmits", "served", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -75,8 +76,15 @@ class ClientConnection(asyncio.Protocol):
         self.served = 0
         self.deadline_s = self._loop.time() + plane.config.header_timeout_s
         self.peer = ""
+        self.retransmits = 0
+        """As they were when somebody last looked."""
 
     # For whoever answers.
+    def read_retransmits(self) -> int | None:
+        """Segments that had to be sent again to this client; None where the kernel does not say."""
+        connection = self.transport.get_extra_info("socket")
+        return None if connection is None else read_retransmits(connection)
+
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 

@@ -57,7 +57,7 @@ def make_release(number: int, *replicas: ReplicaRoute) -> ReleaseRoute:
     return ReleaseRoute(number, "v1", "balanced", "vllm", replicas)
 
 
-def make_table(
+def make_table(  # noqa: PLR0913  a test names what it needs
     *releases: ReleaseRoute,
     weights: dict[int, int] | None = None,
     version: int = 1,
@@ -68,7 +68,7 @@ def make_table(
     keys: tuple[KeyRoute, ...] = KEYS,
     lane_weights: dict[str, dict[int, int]] | None = None,
     lane: dict[str, Any] | None = None,
-    settings: ModelSettings = ModelSettings(),
+    settings: ModelSettings | None = None,
     **plan: Any,
 ) -> RoutingTable:
     """`lane`: settings of the only lane, where `lanes` names none."""
@@ -77,7 +77,7 @@ def make_table(
     usual = PlanRoute(1, weights, lane_weights or {}, {}, None)
     if not lanes:
         lanes = (LaneRoute(ONLY_LANE, None, LaneSettings(**(lane or {}))),)
-    model = ModelRoute("m", lanes, replace(usual, **plan), releases, starting, settings)
+    model = ModelRoute("m", lanes, replace(usual, **plan), releases, starting, settings or ModelSettings())
     return RoutingTable(installation, epoch, version, (model,), keys)
 
 

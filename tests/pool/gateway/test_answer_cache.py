@@ -286,9 +286,9 @@ class Crowd:
                 self.desk.settle(asker, None, key)
 
 
-@pytest.mark.parametrize("settings", [COALESCED, BOTH])
-def test_random_asks_and_ends_leave_nobody_waiting(settings: ModelSettings) -> None:
-    desk, chance = Desk(settings), random.Random(7)
+@pytest.mark.parametrize("wish", [COALESCED, BOTH])
+def test_random_asks_and_ends_leave_nobody_waiting(wish: ModelSettings) -> None:
+    desk, chance = Desk(wish), random.Random(7)
     crowd = Crowd(desk, chance)
 
     for _ in range(5000):

@@ -89,6 +89,15 @@ async def test_one_request_keeps_one_id_over_its_attempts(rig: Rig) -> None:
     assert (record["request_id"], record["attempts"], record["outcome"]) == (request_id, 2, "ok")
 
 
+async def test_a_caller_may_forbid_the_second_try(rig: Rig) -> None:
+    await serve_pair(rig, die_at=0)
+
+    answer = await rig.ask(stream=True, headers={"x-sluice-no-retry": "1"})
+
+    assert (answer.status, answer.error["code"]) == (502, "upstream_failed")
+    assert not rig.engines["r2"].completions
+
+
 async def test_an_engine_that_answers_for_its_dead_core_loses_the_request_to_another(rig: Rig) -> None:
     await serve_pair(rig, dead_core=True)
 

@@ -78,3 +78,22 @@ async def test_a_caller_that_leaves_during_keep_alive_comments_is_noticed(rig: R
     await rig.until(lambda: not rig.gateway.plane.exchanges)
     (record,) = rig.gateway.plane.facts.take(10)
     assert (record["outcome"], record["status"]) == ("client_gone", 499)
+
+
+async def test_a_caller_that_leaves_during_a_trial_leaves_room_for_the_next(rig: Rig) -> None:
+    await rig.serve(make_one(await rig.start_engine(err=500)))
+    for _ in range(3):
+        await rig.ask()
+    engine = rig.engines["r1"]
+    engine.switches.err = None
+    engine.freeze()
+    connection = await rig.connect()
+    connection.send(chat_request())
+    await rig.until(lambda: len(engine.completions) == 4)
+
+    connection.abort()
+    await rig.until(lambda: not rig.gateway.plane.exchanges)
+    engine.thaw()
+
+    assert (await rig.ask()).status == 200
+    assert rig.replica().breaker.closed

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.pool.gateway.rig import Response, Rig
 from tests.pool.gateway.tables import make_busy, make_one
 
@@ -15,6 +17,19 @@ async def serve_three(rig: Rig, *, gap_s: float = 0.0) -> None:
 def count_deaths(rig: Rig) -> int:
     calls = [call for engine in rig.engines.values() for call in engine.completions]
     return sum(b"KILLME" in call.body for call in calls)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_poison_request_is_refused_when_it_comes_again(rig: Rig, stream: bool) -> None:
+    await serve_three(rig)
+
+    first = await rig.ask(prompt="KILLME please", stream=stream)
+    again = [await rig.ask(prompt="KILLME please", stream=stream) for _ in range(5)]
+
+    assert (first.status, first.error["code"]) == (502, "upstream_failed")
+    assert {(one.status, one.error["code"]) for one in again} == {(422, "quarantined")}
+    assert again[0].error["type"] == "invalid_request_error"
+    assert count_deaths(rig) == 2
 
 
 async def test_others_are_served_on_after_two_deaths(rig: Rig) -> None:

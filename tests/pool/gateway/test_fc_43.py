@@ -93,6 +93,17 @@ async def test_a_stream_that_flows_needs_no_comment(rig: Rig) -> None:
     assert not list_comments(await rig.ask(stream=True))
 
 
+async def test_an_early_head_forbids_buffering_on_the_way(rig: Rig) -> None:
+    await serve(rig, first_s=0.3)
+
+    answer = await rig.ask(stream=True)
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert "no-cache" in answer.headers["cache-control"]
+    assert answer.headers["x-request-id"]
+
+
 @pytest.mark.parametrize(
     ("switches", "lane"),
     [

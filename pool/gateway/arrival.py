@@ -1,0 +1,172 @@
+"""A request on its way to a slot: reading, guards, lane, limits, release, cache, gate. Each step raises GatewayError,
+or hands on to the next; those that wait (a reader, the ledger, an equal request) come back through the exchange.
+"""
+
+from typing import TYPE_CHECKING
+
+import orjson
+
+from pool.domain.quarantine import hash_request
+from pool.domain.token_estimate import error_ratio_of, estimate_tokens, needs_count
+from pool.gateway.answer_cache import Turn
+from pool.gateway.answer_store import Answer
+from pool.gateway.ask import Ask, ask_here
+from pool.gateway.choice import find_gate, find_model, find_pin, find_release
+from pool.gateway.limits import LeaseMissing
+from pool.gateway.openai import Quarantined
+from pool.gateway.reading.readers import INLINE_BYTES
+from pool.gateway.truncation import truncate
+
+if TYPE_CHECKING:
+    from pool.gateway.relay import Exchange
+
+# A request that names no limit is expected to answer at this length, for what it reserves.
+USUAL_OUTPUT_TOKENS = 256
+# What it may hold in the end is not known before; a larger wish is not reserved at once.
+_MOST_RESERVED_TOKENS = 1024
+# A shorter prompt has no whole block that could be cached.
+_FEWEST_BLOCK_TOKENS = 64
+
+
+def read(exchange: "Exchange") -> None:
+    request = exchange.request
+    if len(request.body) > INLINE_BYTES:
+        exchange.job = exchange.plane.readers.read(request.path, request.body, on_done=exchange.on_read)
+        request.drop_body()
+    else:
+        classify(exchange, ask_here(request))
+
+
+def classify(exchange: "Exchange", ask: Ask) -> None:
+    exchange.ask = ask
+    exchange.stream = ask.stream
+    plane = exchange.plane
+    model = exchange.model = find_model(plane.routes, ask.model, exchange.caller)
+    ask.guard(model.settings)
+    tokens = ask.measure(plane.readers.measures(model.name))
+    if model.tokenizer is None:
+        tokens = model.correction.apply(tokens)
+    elif needs_count(
+        tokens, edges=model.edges, hard_limit=model.max_model_len, error_ratio=error_ratio_of(ask.text)
+    ):
+        exchange.job = plane.readers.count(model.tokenizer, ask.path, ask.body, on_done=exchange.on_counted)
+        if exchange.job is not None:
+            return
+    place(exchange, tokens)
+
+
+def place(exchange: "Exchange", tokens: int) -> None:
+    """Lane and limits."""
+    model, ask, plane = exchange.model, exchange.ask, exchange.plane
+    assert model is not None
+    assert ask is not None
+    if model.settings.truncation != "off" and model.max_model_len is not None:
+        tokens = _truncate(exchange, ask, tokens, model.max_model_len, model.settings.truncation)
+    lane = exchange.lane = model.find_lane(tokens)
+    settings = exchange.settings = model.lane_settings[lane]
+    exchange.prompt_tokens = exchange.uncached_tokens = tokens
+    output_tokens = USUAL_OUTPUT_TOKENS if ask.max_tokens is None else ask.max_tokens
+    exchange.output_tokens = output_tokens
+    exchange.context_tokens = tokens + (ask.max_tokens or 1)
+    exchange.kv_need_tokens = tokens + min(output_tokens, _MOST_RESERVED_TOKENS)
+    exchange.total_at_s = exchange.started_at_s + settings.total_timeout_s
+    exchange.deadline_s = exchange.started_at_s + settings.queue_timeout_s
+    plane.begin(exchange)
+    ask.ask_for_usage()
+    if plane.quarantine.active:
+        left_s = plane.quarantine.refuses(hash_request(ask.path, ask.body), exchange.started_at_s)
+        if left_s:
+            raise Quarantined("This request was running when engines died; it is refused for a while.")
+    try:
+        charge(exchange)
+    except LeaseMissing:
+        # Another process holds what is left of the limit; the ledger is asked, then it is final.
+        plane.limits.wait_for_lease(exchange.on_lease)
+        return
+    choose(exchange)
+
+
+def charge(exchange: "Exchange") -> None:
+    """Raises RateLimited."""
+    model = exchange.model
+    assert model is not None
+    tokens = exchange.prompt_tokens + exchange.output_tokens
+    exchange.charge = exchange.plane.limits.check(
+        exchange.caller, model, exchange.lane, tokens, exchange.started_at_s
+    )
+
+
+def choose(exchange: "Exchange") -> None:
+    """Release; then an answer that is there already, or the gate."""
+    model, ask = exchange.model, exchange.ask
+    assert model is not None
+    assert ask is not None
+    model.budget.note_request(exchange.started_at_s)
+    pin = find_pin(model, exchange.request, exchange.caller)
+    exchange.pinned = pin is not None
+    exchange.release = (
+        pin if pin is not None else find_release(model, exchange.lane, ask, exchange.request, exchange.caller)
+    )
+    is_kept = bool(model.settings.cache_s or model.settings.coalesce)
+    if not is_kept or exchange.release is None or not _find_answer(exchange, ask, exchange.release):
+        go_on(exchange)
+
+
+def go_on(exchange: "Exchange") -> None:
+    """No answer is there: to an engine."""
+    model, ask = exchange.model, exchange.ask
+    assert model is not None
+    assert ask is not None
+    if model.has_choice and exchange.prompt_tokens > _FEWEST_BLOCK_TOKENS:
+        exchange.blocks = ask.blocks
+    enter(exchange, exchange.started_at_s)
+
+
+def enter(exchange: "Exchange", now_s: float) -> None:
+    """To the gate of the wished release, or of the one that it spills to."""
+    assert exchange.model is not None
+    number, gate = find_gate(
+        exchange.model, exchange.lane, exchange.release, exchange, pinned=exchange.pinned, now_s=now_s
+    )
+    exchange.gate = gate
+    exchange.spilled = number != exchange.release
+    replica = gate.enter(exchange, now_s)
+    if replica is not None:
+        exchange.on_admitted(replica)
+
+
+def _find_answer(exchange: "Exchange", ask: Ask, release: int) -> bool:
+    """True if it has its answer, or waits for one."""
+    model, cache = exchange.model, exchange.plane.answers
+    assert model is not None
+    if ask.fields is None:
+        return False
+    key = cache.key_of(
+        ask.path, ask.fields, settings=model.settings, scope=exchange.caller.digest, release=release
+    )
+    if key is None:
+        return False
+    found = cache.ask(key, exchange, model=model.name, settings=model.settings, now_s=exchange.started_at_s)
+    if isinstance(found, Answer):
+        exchange.on_answer(found)
+        return True
+    exchange.cache_key = key
+    return found is Turn.WAIT
+
+
+def _truncate(exchange: "Exchange", ask: Ask, tokens: int, limit: int, how: str) -> int:
+    """What is left; the request goes on as it is where it cannot be cut."""
+    excess = tokens + (ask.max_tokens or 1) - limit
+    if excess <= 0 or ask.fields is None:
+        return tokens
+    weights = exchange.plane.readers.measures(ask.model).weights
+
+    def count(text: str) -> int:
+        return estimate_tokens(text, weights)
+
+    cut = truncate(ask.fields, path=ask.path, how=how, excess_tokens=excess, count=count)
+    if cut is None:
+        return tokens
+    exchange.truncated_tokens = cut
+    ask.body = orjson.dumps(ask.fields)
+    return max(1, tokens - cut)

@@ -1,0 +1,68 @@
+"""What this process tells pages and metrics of its queues, limits and breakers."""
+
+from typing import TYPE_CHECKING, Any
+
+from pool.gateway.routes import ModelView
+
+if TYPE_CHECKING:
+    from pool.gateway.plane import Plane
+
+
+def describe_plane(plane: "Plane", now_s: float) -> dict[str, Any]:
+    """JSON-able. Of this process alone; None where something is not known."""
+    return {
+        "models": {
+            model.name: _describe_model(plane, model, now_s) for model in plane.routes.models.values()
+        },
+        "cache": plane.answers.describe(),
+        "readers": plane.readers.describe(),
+        "limits": plane.limits.describe(now_s),
+        "quarantine": plane.quarantine.describe(now_s),
+        "sharing": plane.view.describe(now_s),
+    }
+
+
+def set_gauges(plane: "Plane", now_s: float) -> None:
+    """From the states that only the clock can look at."""
+    metrics = plane.metrics
+    for model in plane.routes.models.values():
+        for number, gate in model.gates.items():
+            for lane, state in gate.describe(now_s)["lanes"].items():
+                labels = {"model": model.name, "release": str(number), "lane": lane}
+                metrics.gauge("sluice_queued", **labels).value = float(state["queued"])
+                metrics.gauge("sluice_lane_limit", **labels).value = float(state["limit"])
+                growth = state["growth"].get("ratio")
+                metrics.gauge("pending_requests_growth_ratio", **labels).value = float(growth or 0.0)
+    for replica in plane.routes.replicas:
+        gauge = metrics.gauge("sluice_breaker_open", replica=replica.id)
+        gauge.value = 0.0 if replica.breaker.closed else 1.0
+    readers = plane.readers.describe()
+    metrics.counter("sluice_reader_timeouts_total").value = float(readers["timeouts"])
+    metrics.counter("sluice_reader_restarts_total").value = float(readers["restarts"])
+    metrics.gauge("sluice_degraded", part="tokenizers").value = 1.0 if readers["degraded"] else 0.0
+    silent = plane.config.redis_url is not None and not plane.view.is_fresh(now_s)
+    metrics.gauge("sluice_degraded", part="redis").value = 1.0 if silent else 0.0
+
+
+def _describe_model(plane: "Plane", model: ModelView, now_s: float) -> dict[str, Any]:
+    requests, tokens = plane.shadows.cost_of(model.name)
+    return {
+        "releases": {
+            str(number): {
+                "gate": gate.describe(now_s),
+                "affinity": model.indexes[number].describe(),
+                "replicas": {
+                    replica.id: {
+                        "breaker": replica.breaker.describe(now_s),
+                        "hung": replica.watch.share_fact(now_s),
+                        "waiting": replica.waiting,
+                        "kv_used_ratio": replica.kv_used_ratio,
+                    }
+                    for replica in model.replicas[number]
+                },
+            }
+            for number, gate in model.gates.items()
+        },
+        "retries": model.budget.describe(now_s),
+        "shadow": {"requests": requests, "tokens": tokens},
+    }
