@@ -144,6 +144,13 @@ def error_ratio_of(text: str) -> float:
     return ERROR_RATIO if text.isascii() else WIDE_ERROR_RATIO
 
 
+# Half of an old error is forgotten within 14 requests; one odd request moves little.
+_CORRECTION_STEP = 0.05
+_LEAST_FACTOR, _MOST_FACTOR = 0.25, 4.0
+# Of a few tokens the template's own are the most.
+_LEAST_TOKENS = 32
+
+
 class Correction:
     """How far guesses of one model are off, learned from the engines' own counts; starts at 1.
 
@@ -151,12 +158,6 @@ class Correction:
     """
 
     __slots__ = ("factor",)
-
-    # Half of an old error is forgotten within 14 requests; one odd request moves little.
-    _STEP = 0.05
-    _LEAST, _MOST = 0.25, 4.0
-    # Of a few tokens the template's own are the most.
-    _LEAST_TOKENS = 32
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -166,6 +167,6 @@ class Correction:
 
     def note(self, *, estimate: int, actual: int) -> None:
         """`estimate` before it was corrected."""
-        if estimate >= self._LEAST_TOKENS and actual >= self._LEAST_TOKENS:
-            ratio = min(self._MOST, max(self._LEAST, actual / estimate))
-            self.factor += self._STEP * (ratio - self.factor)
+        if estimate >= _LEAST_TOKENS and actual >= _LEAST_TOKENS:
+            ratio = min(_MOST_FACTOR, max(_LEAST_FACTOR, actual / estimate))
+            self.factor += _CORRECTION_STEP * (ratio - self.factor)

@@ -6,33 +6,31 @@ and a task per request would cost more than all the rest of this module.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pool.domain.breaker import Fault, read_fault
 from pool.domain.gateway_settings import LaneSettings
-from pool.domain.quarantine import Quarantine, hash_request
+from pool.domain.quarantine import hash_request
 from pool.domain.routing_table import KeyRoute
 from pool.gateway import arrival, response
 from pool.gateway.admission import Gate
 from pool.gateway.answer import PlainAnswer, StreamAnswer
-from pool.gateway.answer_cache import AnswerCache
 from pool.gateway.answer_store import Answer
 from pool.gateway.ask import Ask, ask_of
 from pool.gateway.attempt import Attempt, read_engine_fault
 from pool.gateway.caching import build_hit, own_lines, settle
-from pool.gateway.config import Config
-from pool.gateway.limits import Charge, Limits
+from pool.gateway.limits import Charge
 from pool.gateway.metrics import Series
 from pool.gateway.openai import GatewayError, StreamInterrupted, StreamLate, UpstreamFailed, UpstreamTimeout
 from pool.gateway.reading.body import Reading
 from pool.gateway.reading.jobs import Job
-from pool.gateway.reading.readers import Readers
 from pool.gateway.replicas import LiveReplica
 from pool.gateway.request import Request
 from pool.gateway.response import ResponseHead
 from pool.gateway.retrying import is_freed_for_another
-from pool.gateway.routes import ModelView, Routes
+from pool.gateway.routes import ModelView
 from pool.gateway.server import ClientConnection
+from pool.gateway.surroundings import Plane
 
 _NEVER = float("inf")
 _KEEP_ALIVE_LINES = (
@@ -42,32 +40,6 @@ _KEEP_ALIVE_LINES = (
 _LATE = StreamLate("The stream fell behind its lane's limit. What came before this is not complete.")
 _CUT = StreamInterrupted("The answer was interrupted. What came before this is not complete.")
 _USUAL_LANE = LaneSettings()
-
-
-class Plane(Protocol):
-    """The rest of the gateway, as an exchange sees it."""
-
-    config: Config
-    routes: Routes
-    limits: Limits
-    readers: Readers
-    quarantine: Quarantine
-    answers: AnswerCache
-    exchanges: "set[Exchange]"
-    draining: bool
-
-    def new_request_id(self) -> str: ...
-
-    def begin(self, exchange: "Exchange") -> None:
-        """Its model and lane are known."""
-
-    def note_sent(self, exchange: "Exchange", now_s: float) -> None:
-        """It goes out to a replica."""
-
-    def note_retry(self, exchange: "Exchange", fault: Fault) -> None: ...
-
-    def account(self, exchange: "Exchange", *, outcome: str) -> None:
-        """It is over; called once for each."""
 
 
 class Exchange:
