@@ -73,7 +73,7 @@ class Window:
 
     def free_at_s(self, amount: int) -> float | None:
         """When so much of what is used now will have expired; None if less than that is used."""
-        left: float = amount
+        left = float(amount)
         for end_s, taken in self._pieces:
             left -= taken
             if left <= 0:
