@@ -109,12 +109,13 @@ class Metrics:
         return self._find_value(name, _join(labels.items()))
 
     def gauge(self, name: str, **labels: str) -> Value:
-        """One of GAUGES. What no longer exists is to be taken out by `forget`."""
+        """One of GAUGES. What no longer exists is to be taken out by `forget_gauges`."""
         assert name in GAUGES, name
         return self._find_value(name, _join(labels.items()))
 
-    def forget(self, name: str, **labels: str) -> None:
-        self._values.pop((name, _join(labels.items())), None)
+    def forget_gauges(self, names: frozenset[str]) -> None:
+        """With all their labels, to be set anew."""
+        self._values = {key: value for key, value in self._values.items() if key[0] not in names}
 
     def _find_value(self, name: str, labels: str) -> Value:
         found = self._values.get((name, labels))

@@ -7,6 +7,10 @@ from pool.gateway.routes import ModelView
 if TYPE_CHECKING:
     from pool.gateway.plane import Plane
 
+_SET_ANEW = frozenset(
+    ("sluice_queued", "sluice_lane_limit", "pending_requests_growth_ratio", "sluice_breaker_open")
+)
+
 
 def describe_plane(plane: "Plane", now_s: float) -> dict[str, Any]:
     """JSON-able. Of this process alone; None where something is not known."""
@@ -25,14 +29,17 @@ def describe_plane(plane: "Plane", now_s: float) -> dict[str, Any]:
 def set_gauges(plane: "Plane", now_s: float) -> None:
     """From the states that only the clock can look at."""
     metrics = plane.metrics
+    # A lane or a replica that is gone must not stand there with its last value.
+    metrics.forget_gauges(_SET_ANEW)
     for model in plane.routes.models.values():
         for number, gate in model.gates.items():
             for lane, state in gate.describe(now_s)["lanes"].items():
                 labels = {"model": model.name, "release": str(number), "lane": lane}
                 metrics.gauge("sluice_queued", **labels).value = float(state["queued"])
                 metrics.gauge("sluice_lane_limit", **labels).value = float(state["limit"])
-                growth = state["growth"].get("ratio")
-                metrics.gauge("pending_requests_growth_ratio", **labels).value = float(growth or 0.0)
+                growth_ratio = state["growth"]["growth_ratio"]
+                if growth_ratio is not None:
+                    metrics.gauge("pending_requests_growth_ratio", **labels).value = float(growth_ratio)
     for replica in plane.routes.replicas:
         gauge = metrics.gauge("sluice_breaker_open", replica=replica.id)
         gauge.value = 0.0 if replica.breaker.closed else 1.0

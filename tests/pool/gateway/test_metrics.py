@@ -141,7 +141,7 @@ def test_what_is_counted_keeps_its_object_and_a_forgotten_gauge_is_gone() -> Non
     assert metrics.gauge("sluice_breaker_open", replica="r1") is breaker
     assert b'sluice_breaker_open{replica="r1"} 1' in metrics.render()
 
-    metrics.forget("sluice_breaker_open", replica="r1")
+    metrics.forget_gauges(frozenset({"sluice_breaker_open"}))
 
     assert b"sluice_breaker_open" not in metrics.render()
 
