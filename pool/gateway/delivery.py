@@ -84,6 +84,7 @@ class Delivery:
                     logger.warning("redis lost", extra={"error": type(exc).__name__})
                 failures = 0 if not self.redis_is_silent else failures + 1
             finally:
+                self._plane.answers.attach(None, prefix="")
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await client.aclose()
             await asyncio.sleep(_BACK_OFF_S[min(failures, len(_BACK_OFF_S) - 1)])
@@ -94,6 +95,7 @@ class Delivery:
         async with client.pubsub(ignore_subscribe_messages=True) as news:
             await news.subscribe(f"{prefix}:table")
             await self._read_table(client, prefix)
+            self._plane.answers.attach(client, prefix=prefix)
             next_tick_s = 0.0
             while True:
                 now_s = self._loop.time()

@@ -15,6 +15,7 @@ import pytest
 import redis.asyncio
 
 from launcher.servers import RunningServer, start_valkey
+from pool.domain.gateway_settings import ModelSettings
 from pool.domain.routing_table import RoutingTable, to_bytes
 from pool.domain.signing import derive_internal_token
 from pool.gateway.delivery import Delivery
@@ -293,6 +294,23 @@ async def test_what_pages_show_of_a_process_is_stored_with_each_beat(
     assert "m" in state["models"]
     assert state["at"].endswith("+00:00")
     assert 0 < await client.ttl(key) <= 60
+
+
+async def test_a_kept_answer_outlives_its_process(
+    rig: Rig, valkey: RunningServer, client: "redis.asyncio.Redis"
+) -> None:
+    engine = await rig.start_engine()
+    table = make_table(make_release(1, engine), settings=ModelSettings(cache_s=60.0))
+    answers = []
+    for worker in (0, 1):
+        gateway = await rig.serve(table, redis_url=valkey.url, worker=worker)
+        store = gateway.plane.answers._store
+        await rig.until(lambda store=store: store.is_open(asyncio.get_running_loop().time()))
+        answers.append(await rig.ask(temperature=0))
+        await rig.until(lambda store=store: not store._tasks)
+
+    assert [answer.headers["x-sluice-cache"] for answer in answers] == ["miss", "hit"]
+    assert answers[1].body == answers[0].body
 
 
 async def test_a_gateway_shares_what_it_knows_while_it_delivers(rig: Rig, valkey: RunningServer) -> None:
