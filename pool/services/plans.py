@@ -121,9 +121,23 @@ def _check(model: Model, wish: PlanWish) -> None:
             )
         problems += _weight_problems(f"lanes.{lane}", weights, known)
     problems += [f"pins: there is no release {n}" for n in wish.pins.values() if n not in known]
+    problems += _shadow_problems(wish.shadow, known)
     problems += _size_problems(wish)
     if problems:
         raise Invalid(f"The plan is refused: {'; '.join(problems)}.", problems=problems)
+
+
+def _shadow_problems(shadow: dict[str, object] | None, known: set[int]) -> list[str]:
+    """Gateways draw by the percent for each request, so it must be a number."""
+    if shadow is None:
+        return []
+    problems = [f"shadow: there is nothing named {name!r}" for name in shadow.keys() - {"release", "percent"}]
+    release, percent = shadow.get("release"), shadow.get("percent", 100)
+    if not isinstance(release, int) or isinstance(release, bool) or release not in known:
+        problems.append(f"shadow: there is no release {release!r}")
+    if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
+        problems.append("shadow: the percent is a number from 0 to 100")
+    return problems
 
 
 def _size_problems(wish: PlanWish) -> list[str]:

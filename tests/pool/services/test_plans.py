@@ -66,6 +66,35 @@ def test_a_plan_that_would_fill_every_routing_table_is_refused(parts: dict[str, 
         set_plan(world.model.name, PlanWish({1: 100}, **parts), actor=ACTOR)
 
 
+@pytest.mark.parametrize(
+    "shadow",
+    [
+        {},
+        {"release": 9},
+        {"release": True},
+        {"release": [1]},
+        {"release": 2, "percent": "10"},
+        {"release": 2, "percent": 101},
+        {"release": 2, "percent": 10, "lane": "short"},
+    ],
+)
+def test_a_shadow_that_no_gateway_could_follow_is_refused(shadow: dict[str, Any]) -> None:
+    world = make_world(releases=2)
+
+    with pytest.raises(Invalid, match="shadow: "):
+        set_plan(world.model.name, PlanWish({1: 100}, shadow=shadow), actor=ACTOR)
+
+
+def test_a_shadow_is_in_the_routing_table() -> None:
+    world = make_world(releases=2)
+
+    set_plan(world.model.name, PlanWish({1: 100}, shadow={"release": 2, "percent": 10}), actor=ACTOR)
+
+    route = stored_table().models[0].plan
+    assert route is not None
+    assert route.shadow == {"release": 2, "percent": 10}
+
+
 def test_an_unknown_model_has_no_plan() -> None:
     make_world()
 
