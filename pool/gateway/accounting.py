@@ -9,6 +9,9 @@ from pool.gateway.usage import NO_USAGE, Usage, read_usage
 if TYPE_CHECKING:
     from pool.gateway.plane import Plane
 
+# Of a plain answer whose engine did not count; its frame makes up for what is longer.
+_BYTES_PER_TOKEN = 4
+
 
 def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     metrics, series, model = plane.metrics, exchange.series, exchange.model
@@ -50,7 +53,7 @@ def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:
         elif replica is None:
             plane.limits.give_back(exchange.charge, now_s)
         else:
-            plane.limits.settle(exchange.charge, usage.total, now_s)
+            plane.limits.settle(exchange.charge, _total_of(exchange, usage), now_s)
     if replica is None or usage.prompt_tokens is None or exchange.status != 200:
         return
     if exchange.blocks:
@@ -61,6 +64,21 @@ def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:
         )
     if model.tokenizer is None and exchange.ask is not None:
         model.correction.note(estimate=exchange.ask.prompt_tokens, actual=usage.prompt_tokens)
+
+
+def _total_of(exchange: Exchange, usage: Usage) -> int | None:
+    """Prompt and output; of a stream that was left what it brought. None = not known."""
+    if usage.prompt_tokens is not None or not isinstance(exchange.answer, StreamAnswer):
+        return usage.total
+    return exchange.prompt_tokens + exchange.answer.chunks
+
+
+def _guess_output(exchange: Exchange) -> int:
+    """What was passed on, in tokens (FC-36)."""
+    answer = exchange.answer
+    if isinstance(answer, StreamAnswer):
+        return answer.chunks
+    return answer.bytes_out // _BYTES_PER_TOKEN if answer is not None and exchange.status == 200 else 0
 
 
 def _count_stream(plane: "Plane", exchange: Exchange, answer: StreamAnswer, outcome: str) -> int | None:
@@ -114,7 +132,7 @@ def _make_record(
         "late_gaps": answer.late_gaps if answer is not None else 0,
         "bytes": answer.bytes_out if answer is not None else 0,
         "prompt_tokens": exchange.prompt_tokens if is_guess else usage.prompt_tokens,
-        "output_tokens": chunks if is_guess else usage.output_tokens,
+        "output_tokens": _guess_output(exchange) if is_guess else usage.output_tokens,
         "cached_tokens": usage.cached_tokens,
         "estimated": is_guess,
     }

@@ -30,6 +30,9 @@ def read_usage(tail: bytes) -> Usage:
     if start < 0:
         return NO_USAGE
     prompt, output = _PROMPT.search(tail, start), _OUTPUT.search(tail, start)
+    if prompt is not None and int(prompt[1]) == 0:
+        # No prompt is empty: an engine that says so has not counted.
+        return NO_USAGE
     cached = _CACHED.search(tail, start)
     return Usage(
         int(prompt[1]) if prompt else None,
