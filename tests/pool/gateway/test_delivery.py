@@ -23,7 +23,7 @@ from pool.gateway.fetch import FetchFailed, fetch
 from pool.gateway.limits import Limits
 from pool.gateway.shared_view import SharedView
 from pool.gateway.sharing import Sharing
-from tests.pool.gateway.rig import SECRET, Rig, chat_request, make_release, make_table
+from tests.pool.gateway.rig import SECRET, Response, Rig, chat_request, make_release, make_table
 
 PREFIX = "sluice:test"
 
@@ -296,18 +296,21 @@ async def test_what_pages_show_of_a_process_is_stored_with_each_beat(
     assert 0 < await client.ttl(key) <= 60
 
 
+async def ask_new_process(rig: Rig, table: RoutingTable, url: str, worker: int) -> Response:
+    gateway = await rig.serve(table, redis_url=url, worker=worker)
+    store = gateway.plane.answers._store
+    await rig.until(lambda: store.is_open(asyncio.get_running_loop().time()))
+    answer = await rig.ask(temperature=0)
+    await rig.until(lambda: not store._tasks)
+    return answer
+
+
 async def test_a_kept_answer_outlives_its_process(
     rig: Rig, valkey: RunningServer, client: "redis.asyncio.Redis"
 ) -> None:
     engine = await rig.start_engine()
     table = make_table(make_release(1, engine), settings=ModelSettings(cache_s=60.0))
-    answers = []
-    for worker in (0, 1):
-        gateway = await rig.serve(table, redis_url=valkey.url, worker=worker)
-        store = gateway.plane.answers._store
-        await rig.until(lambda store=store: store.is_open(asyncio.get_running_loop().time()))
-        answers.append(await rig.ask(temperature=0))
-        await rig.until(lambda store=store: not store._tasks)
+    answers = [await ask_new_process(rig, table, valkey.url, worker) for worker in (0, 1)]
 
     assert [answer.headers["x-sluice-cache"] for answer in answers] == ["miss", "hit"]
     assert answers[1].body == answers[0].body
