@@ -94,6 +94,8 @@ class PrefixIndex:
         self._last_note = 0
         self._heard: dict[str, int] = {}
         self._prompt = self._expected = self._found = self._engine = 0.0
+        self.expected_tokens = self.cached_tokens = 0
+        """Expected in caches, and found there by engines that tell; since the start."""
         self.results = 0
         """Answers whose engine told its cached tokens."""
         self.alarm = False
@@ -172,6 +174,8 @@ class PrefixIndex:
         if engine_tokens is None:
             return
         self.results += 1
+        self.expected_tokens += expected_tokens
+        self.cached_tokens += engine_tokens
         self._prompt = self._prompt * _RESULT_MEMORY + prompt_tokens
         self._expected = self._expected * _RESULT_MEMORY + expected_tokens
         self._found = self._found * _RESULT_MEMORY + min(expected_tokens, engine_tokens)

@@ -33,7 +33,10 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
         served.e2e.observe(e2e_s)
     if replica is not None:
         served.queue_delay.observe(exchange.admitted_at_s - exchange.started_at_s)
-    usage = read_usage(answer.tail) if answer is not None else NO_USAGE
+    usage = NO_USAGE
+    if answer is not None:
+        usage = read_usage(answer.tail)
+        plane.sent_bytes += answer.bytes_out
     _settle(plane, exchange, usage)
     retransmits = None
     if isinstance(answer, StreamAnswer) and answer.started:
@@ -56,8 +59,9 @@ def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:
             plane.limits.settle(exchange.charge, _total_of(exchange, usage), now_s)
     if replica is None or usage.prompt_tokens is None or exchange.status != 200:
         return
-    if exchange.blocks:
-        model.indexes[replica.release].note_result(
+    index = model.indexes.get(replica.release)
+    if exchange.blocks and index is not None:
+        index.note_result(
             prompt_tokens=usage.prompt_tokens,
             expected_tokens=max(0, exchange.prompt_tokens - exchange.uncached_tokens),
             engine_tokens=usage.cached_tokens,
@@ -91,7 +95,6 @@ def _count_stream(plane: "Plane", exchange: Exchange, answer: StreamAnswer, outc
         counter("sluice_streams_interrupted_total", model=model.name).value += 1.0
     if answer.late:
         counter("sluice_streams_late_total", model=model.name).value += 1.0
-    counter("sluice_sent_bytes_total").value += float(answer.bytes_out)
     total = exchange.client.read_retransmits()
     if total is not None and total > exchange.client.retransmits:
         counter("sluice_tcp_retransmits_total").value += float(total - exchange.client.retransmits)

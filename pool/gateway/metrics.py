@@ -29,7 +29,7 @@ COUNTERS = {
     "sluice_reader_timeouts_total": "Exact token counts that came too late; the estimate was used.",
     "sluice_reader_restarts_total": "Reader processes that ended and were started again.",
     "sluice_received_bytes_total": "Bytes of request bodies.",
-    "sluice_sent_bytes_total": "Bytes of answers to clients.",
+    "sluice_sent_bytes_total": "Bytes of engines' answers that went to clients.",
     "sluice_streams_total": "Streams that began.",
     "sluice_streams_interrupted_total": "Streams that began and were cut by a failure.",
     "sluice_streams_late_total": "Streams with several late gaps in a row.",

@@ -16,6 +16,7 @@ from pool.gateway.answer_cache import AnswerCache
 from pool.gateway.auth import Callers
 from pool.gateway.config import Config
 from pool.gateway.facts import FactBuffer
+from pool.gateway.following import follow_table
 from pool.gateway.heads import Heads
 from pool.gateway.limits import Limits
 from pool.gateway.metrics import Labels, Metrics
@@ -56,6 +57,7 @@ class Plane:
         self.limits = Limits(processes=config.workers, has_ledger=config.redis_url is not None)
         self.readers = Readers(config)
         self.routes.on_table.append(lambda table: self.readers.follow(table.models))
+        self.routes.on_table.append(lambda table: follow_table(self.exchanges))
         self.quarantine = Quarantine()
         self.answers = AnswerCache(secret=config.secret)
         self.shadows = Shadows(self.metrics)
@@ -65,6 +67,8 @@ class Plane:
         self.vigil.share(self.view)
         self.view.provide("prefixes", self.routes.tell_prefixes)
         self.draining = False
+        self.received_bytes = self.sent_bytes = 0
+        """Of bodies, since the start."""
         self._heads: Heads[Head] = Heads()
         self._heads_keys = self.routes.keys
         self._id_prefix = f"req-{secrets.token_hex(6)}"
@@ -125,6 +129,7 @@ class Plane:
             client.finish(keep_alive=request.keep_alive)
             return None
         assert request.caller is not None
+        self.received_bytes += request.body_bytes
         exchange = Exchange(self, client, request, request.caller)
         exchange.start()
         return None if exchange.done else exchange

@@ -43,12 +43,28 @@ def set_gauges(plane: "Plane", now_s: float) -> None:
     for replica in plane.routes.replicas:
         gauge = metrics.gauge("sluice_breaker_open", replica=replica.id)
         gauge.value = 0.0 if replica.breaker.closed else 1.0
+    _set_counters(plane)
     readers = plane.readers.describe()
     metrics.counter("sluice_reader_timeouts_total").value = float(readers["timeouts"])
     metrics.counter("sluice_reader_restarts_total").value = float(readers["restarts"])
     metrics.gauge("sluice_degraded", part="tokenizers").value = 1.0 if readers["degraded"] else 0.0
     silent = plane.config.redis_url is not None and not plane.view.is_fresh(now_s)
     metrics.gauge("sluice_degraded", part="redis").value = 1.0 if silent else 0.0
+
+
+def _set_counters(plane: "Plane") -> None:
+    """Of what others count by themselves, where a look-up for each request would cost more than it is worth."""
+    counter = plane.metrics.counter
+    counter("sluice_received_bytes_total").value = float(plane.received_bytes)
+    counter("sluice_sent_bytes_total").value = float(plane.sent_bytes)
+    for model in plane.routes.models.values():
+        for number, index in model.indexes.items():
+            labels = {"model": model.name, "release": str(number)}
+            counter("sluice_affinity_expected_tokens_total", **labels).value = float(index.expected_tokens)
+            counter("sluice_affinity_cached_tokens_total", **labels).value = float(index.cached_tokens)
+    for name, tally in plane.answers.describe()["models"].items():
+        for result in ("hits", "shared_hits", "coalesced", "misses"):
+            counter("sluice_answer_cache_total", model=name, result=result).value = float(tally[result])
 
 
 def _describe_model(plane: "Plane", model: ModelView, now_s: float) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Gauges that the clock sets from the states of gates and breakers."""
 
 from pool.domain.breaker import Fault
+from pool.domain.gateway_settings import ModelSettings
 from pool.gateway.state import set_gauges
-from tests.pool.gateway.rig import Rig, make_release, make_table
+from tests.pool.gateway.rig import Rig, chat_request, make_release, make_table
 
 
 async def test_growth_is_shown_once_it_is_known(rig: Rig) -> None:
@@ -32,3 +33,21 @@ async def test_a_replica_that_is_gone_has_no_open_breaker(rig: Rig) -> None:
 
     assert b'sluice_breaker_open{replica="r1"} 1.0' in before
     assert b"sluice_breaker_open{" not in plane.metrics.render()
+
+
+async def test_bytes_prefixes_and_kept_answers_are_counted(rig: Rig) -> None:
+    release = make_release(1, await rig.start_engine())
+    plane = (await rig.serve(make_table(release, settings=ModelSettings(cache_s=60.0)))).plane
+    plane.routes.models["m"].indexes[1].note_result(prompt_tokens=100, expected_tokens=60, engine_tokens=48)
+
+    answers = [await rig.ask(temperature=0) for _ in range(3)]
+    set_gauges(plane, 0.0)
+    page = plane.metrics.render().decode()
+
+    received = 3 * len(chat_request(temperature=0).partition(b"\r\n\r\n")[2])
+    assert f"sluice_received_bytes_total {received}.0\n" in page
+    assert f"sluice_sent_bytes_total {len(answers[0].body)}.0\n" in page
+    assert 'sluice_affinity_expected_tokens_total{model="m",release="1"} 60.0\n' in page
+    assert 'sluice_affinity_cached_tokens_total{model="m",release="1"} 48.0\n' in page
+    assert 'sluice_answer_cache_total{model="m",result="hits"} 2.0\n' in page
+    assert 'sluice_answer_cache_total{model="m",result="misses"} 1.0\n' in page
