@@ -30,7 +30,7 @@ LANE_WORDS: Final[dict[str, Words]] = {
     "ttft_target_ms": Words(_("TTFT target"), _("Median that admission steers to."), "ms"),
     "weight": Words(_("Weight"), _("Share of a replica that serves several lanes.")),
     "queue_limit": Words(
-        _("Queue limit"), _("Per gateway host and release; one more gets queue_full."), "requests"
+        _("Queue limit"), _("Per release, over all gateways; one more gets queue_full."), "requests"
     ),
     "queue_timeout_s": Words(_("Longest wait"), _("Then the caller gets queue_timeout."), "s"),
     "requests_per_min": Words(_("Requests per minute"), _("Over all gateways. Empty: no limit.")),

@@ -39,7 +39,7 @@ class LaneSettings:
     weight: int = 1
     """Share of a replica that serves several lanes."""
     queue_limit: int = 128
-    """Waiting requests per gateway host, per release; one more is refused (`queue_full`)."""
+    """Waiting requests per release, over all gateways in equal parts; one more is refused (`queue_full`)."""
     queue_timeout_s: float = 30.0
     """A request that waited longer is refused (`queue_timeout`)."""
     requests_per_min: int | None = None
