@@ -6,6 +6,7 @@ from typing import Any
 from tests.fakes.switches import Switches
 
 GARBAGE = "zq zq zq zq zq zq zq zq"
+_BLOCK_CHARS = 64
 DEAD_CORE = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 FATAL_LINES = {
@@ -49,16 +50,43 @@ def count_tokens(text: str) -> int:
     return max(1, len(text) // 4)
 
 
-def usage_of(prompt_tokens: int, output_tokens: int) -> dict[str, int]:
+class PrefixMemory:
+    """Which beginnings of prompts came before, in whole blocks of 16 tokens; it never forgets."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def note(self, prompt: str) -> int:
+        """Tokens of this one that were known. The last one is always computed."""
+        beginning, known = 0, 0
+        for end in range(_BLOCK_CHARS, len(prompt) + 1, _BLOCK_CHARS):
+            beginning = hash((beginning, prompt[end - _BLOCK_CHARS : end]))
+            known += beginning in self._known
+            self._known.add(beginning)
+        return min(known * _BLOCK_CHARS // 4, count_tokens(prompt) - 1)
+
+
+def usage_of(prompt_tokens: int, output_tokens: int, *, cached: int | None = None) -> dict[str, Any]:
+    """`cached` None: as vLLM without --enable-prompt-tokens-details."""
     total = prompt_tokens + output_tokens
-    return {"prompt_tokens": prompt_tokens, "total_tokens": total, "completion_tokens": output_tokens}
+    usage = {"prompt_tokens": prompt_tokens, "total_tokens": total, "completion_tokens": output_tokens}
+    return usage | ({} if cached is None else {"prompt_tokens_details": {"cached_tokens": cached}})
 
 
 class Answer:
-    """One completion's pieces; `chat` chooses between the two shapes of the API."""
+    """One completion's pieces; `chat` chooses between the two shapes of the API. `cached`: tokens of its prompt."""
 
-    def __init__(self, switches: Switches, body: dict[str, Any], *, request_id: str, chat: bool) -> None:
+    def __init__(
+        self,
+        switches: Switches,
+        body: dict[str, Any],
+        *,
+        request_id: str,
+        chat: bool,
+        cached: int | None = None,
+    ) -> None:
         self.switches = switches
+        self.cached = cached
         self.chat = chat
         self.words = words_of(switches, body)
         self.prompt_tokens = count_tokens(prompt_of(body))
@@ -73,7 +101,7 @@ class Answer:
         choice = {"index": 0, **said, "logprobs": None, "finish_reason": "stop"}
         answer: dict[str, Any] = {**self._frame, "choices": [choice]}
         if self.switches.usage != "none":
-            answer["usage"] = usage_of(self.prompt_tokens, len(self.words))
+            answer["usage"] = usage_of(self.prompt_tokens, len(self.words), cached=self.cached)
         return _dump(answer)
 
     def event(self, index: int) -> bytes:
@@ -87,7 +115,7 @@ class Answer:
     def ending(self, finish_reason: str, *, spoken: int) -> bytes:
         """The last chunk, usage where the switch says so, and [DONE]."""
         said: dict[str, object] = {"delta": {}} if self.chat else {"text": ""}
-        usage = usage_of(self.prompt_tokens, spoken)
+        usage = usage_of(self.prompt_tokens, spoken, cached=self.cached)
         shape = self.switches.usage
         last = {"index": 0, **said, "finish_reason": finish_reason}
         end = self._event(last)

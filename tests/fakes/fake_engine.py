@@ -53,6 +53,7 @@ class FakeEngine:
         self.draining = False
         self.exit: Callable[[int], None] = self._vanish
         self._begun = 0
+        self._prefixes = answers.PrefixMemory()
         self._moves = asyncio.Event()
         self._moves.set()
         self._loaded_at = INFINITE
@@ -173,12 +174,18 @@ class FakeEngine:
         try:
             await self._prefill_prompt(body, first=turn == 1)
             request_id = call.headers.get("x-request-id", f"fake{turn}")
-            answer = answers.Answer(self.switches, body, request_id=request_id, chat=chat)
+            answer = answers.Answer(
+                self.switches, body, request_id=request_id, chat=chat, cached=self._find_cached(body)
+            )
             await (self._stream if body.get("stream") else self._speak)(connection, answer)
             self.finished += 1
         finally:
             self.running -= 1
             self._slots.release()
+
+    def _find_cached(self, body: dict[str, Any]) -> int | None:
+        known = self._prefixes.note(answers.prompt_of(body))
+        return {"known": known, "zero": 0}.get(self.switches.cached)
 
     def _refusal(self, body: dict[str, Any]) -> tuple[int, bytes] | None:
         prompt = answers.prompt_of(body)

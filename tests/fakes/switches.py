@@ -34,6 +34,7 @@ class Switches:
     error_at: int | None = None  # the error event of a dead core, then [DONE]: what vLLM does
     cut: tuple[int, ...] = ()  # flush at these byte offsets of the reply's body
     usage: str = "last"  # none, null_each, zero_each, last, last_no_choices; always: also when not asked for
+    cached: str = "known"  # known: tokens of the prompt's beginning that came before · zero · untold
     poison: str = ""  # exit(1) when the prompt holds it
     err: int | None = (
         None  # every completion answers this; a prompt with `ERR:429` does so without the switch
