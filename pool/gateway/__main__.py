@@ -12,7 +12,8 @@ import uvloop
 
 from pool.env import ConfigError
 from pool.gateway.config import Config, read_config, read_worker_count
-from pool.gateway.process import Gateway, PortTaken, raise_file_limit
+from pool.gateway.listener import GatewayRuns, PortTaken
+from pool.gateway.process import Gateway, raise_file_limit
 
 _BAD_START = 2
 _RESPAWN_PAUSE_S = 0.5
@@ -31,7 +32,7 @@ def main() -> int:
         sys.stderr.write(f"{error.message}\n")
         return _BAD_START
     raise_file_limit()
-    return serve(config) if workers == 1 else keep_workers(workers)
+    return serve(config) if workers == 1 else Keeper(workers).run()
 
 
 def serve(config: Config) -> int:
@@ -40,44 +41,52 @@ def serve(config: Config) -> int:
 
     try:
         uvloop.run(run())
-    except PortTaken as error:
+    except (PortTaken, GatewayRuns) as error:
         sys.stderr.write(f"{error.message}\n")
         return _BAD_START
     return 0
 
 
-def keep_workers(count: int) -> int:
-    """Respawns what dies; SIGTERM drains all, a second one ends them at once."""
-    children: dict[int, int] = {}
-    state = {"signals": 0}
+class Keeper:
+    """Respawns what dies; SIGTERM drains all, a second one ends them at once. A child that cannot start ends all."""
 
-    def on_signal(number: int, _frame: object) -> None:
-        state["signals"] += 1
-        for pid in list(children):
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._children: dict[int, int] = {}
+        self._is_leaving = False
+
+    def run(self) -> int:
+        for worker in range(self._count):
+            self._spawn(worker)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        code = 0
+        while self._children:
+            pid, status = os.wait()
+            worker = self._children.pop(pid)
+            if os.waitstatus_to_exitcode(status) == _BAD_START and not code:
+                code = _BAD_START
+                self._on_signal(signal.SIGTERM, None)
+            if not self._is_leaving:
+                time.sleep(_RESPAWN_PAUSE_S)
+            if not self._is_leaving:
+                self._spawn(worker)
+        return code
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._is_leaving = True
+        for pid in list(self._children):
             os.kill(pid, number)
 
-    for worker in range(count):
-        children[_spawn(worker, count)] = worker
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    while children:
-        pid, _status = os.wait()
-        index = children.pop(pid, None)
-        if index is not None and not state["signals"]:
-            time.sleep(_RESPAWN_PAUSE_S)
-        if index is not None and not state["signals"]:
-            children[_spawn(index, count)] = index
-    return 0
-
-
-def _spawn(worker: int, count: int) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    _die_with_parent()
-    os._exit(serve(read_config(worker=worker, workers=count)))
+    def _spawn(self, worker: int) -> None:
+        pid = os.fork()
+        if pid:
+            self._children[pid] = worker
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        _die_with_parent()
+        os._exit(serve(read_config(worker=worker, workers=self._count)))
 
 
 def _die_with_parent() -> None:

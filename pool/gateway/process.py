@@ -8,11 +8,10 @@ import os
 import resource
 import signal
 import socket
-from typing import ClassVar
 
-from pool.domain.errors import PoolError
 from pool.gateway.config import Config
 from pool.gateway.delivery import Delivery
+from pool.gateway.listener import GatewayRuns, Seat, open_socket
 from pool.gateway.plane import Plane
 from pool.gateway.server import ClientConnection
 from pool.gateway.sharing import Sharing
@@ -25,13 +24,12 @@ _BACKLOG = 4096
 _CANCEL_TRIES = 3
 _CANCEL_WAIT_S = 0.5
 _QUICK_TICK_S = 0.02
+# Beyond its drain a process that leaves needs a moment to end; its seat is looked at so often.
+_LEAVING_S = 5.0
+_LEAVING_LOOK_S = 0.05
 _LOOKS_PER_S = 4
 # An idle client may be about to send; it gets this long before its connection is closed in a drain.
 _IDLE_GRACE_S = 0.5
-
-
-class PortTaken(PoolError):
-    code: ClassVar[str] = "port_taken"
 
 
 def raise_file_limit() -> None:
@@ -39,21 +37,6 @@ def raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def open_socket(host: str, port: int) -> socket.socket:
-    """Several processes may open the same port; the kernel spreads the connections."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    listener.setblocking(False)
-    try:
-        listener.bind((host, port))
-    except OSError as exc:
-        listener.close()
-        raise PortTaken(f"Port {port} of {host} cannot be opened: {exc.strerror}.", port=port) from exc
-    return listener
 
 
 class Gateway:
@@ -64,6 +47,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
+        self._seat: Seat | None = None
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
@@ -71,8 +55,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         config = self._config
         config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._listener = await self._listen()
         self.plane.routes.load_from_disk(now_s=loop.time())
-        self._listener = open_socket(config.host, config.port)
         self.port = self._listener.getsockname()[1]
         self._server = await loop.create_server(self._accept, sock=self._listener, backlog=_BACKLOG)
         plane = self.plane
@@ -120,6 +104,8 @@ class Gateway:
             self._server.close()
         for client in list(self.plane.clients):
             client.cut_off()
+        if self._seat is not None:
+            self._seat.leave()
         for replica in self.plane.routes.replicas:
             replica.pool.close()
         self.plane.readers.close()
@@ -136,6 +122,22 @@ class Gateway:
             if running:
                 _, running = await asyncio.wait(running, timeout=_CANCEL_WAIT_S)
 
+    async def _listen(self) -> socket.socket:
+        """On any free port nobody else can be. Raises PortTaken or GatewayRuns."""
+        config = self._config
+        if not config.port:
+            return open_socket(config.host, config.port)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + config.drain_s + _LEAVING_S
+        while True:
+            try:
+                self._seat = Seat(config.state_dir, config.port, config.worker)
+                return self._seat.open_socket(config.host)
+            except GatewayRuns as error:
+                if not error.details["is_leaving"] or self._stopping.is_set() or loop.time() > until_s:
+                    raise
+                await asyncio.sleep(_LEAVING_LOOK_S)
+
     def _accept(self) -> ClientConnection:
         return ClientConnection(self.plane)
 
@@ -149,6 +151,8 @@ class Gateway:
             while True:
                 waiting.append(self._listener.accept()[0])
         self._server.close()
+        if self._seat is not None:
+            self._seat.mark_leaving()
         for connection in waiting:
             connection.setblocking(False)
             await loop.connect_accepted_socket(self._accept, connection)
