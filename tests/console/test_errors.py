@@ -23,8 +23,15 @@ from console.errors import TABLE, close_code_for, find_failure, shown_for
 from pool.domain.errors import PoolError
 from pool.services.errors import Conflict, Invalid, NotFound
 
-NOT_SHOWN = ("pool.gateway", "pool.telemetry", "pool.migrations", "console.management")
-"""Their errors never reach a person or a client of the API."""
+NOT_SHOWN = (
+    "pool.gateway",
+    "pool.telemetry",
+    "pool.migrations",
+    "console.management",
+    "pool.domain.parameters",
+    "pool.domain.structured_output",
+)
+"""Their errors never reach a person or a client of the API; the gateway's clients get them as its own."""
 
 
 def raise_this(error: Exception) -> Callable[[HttpRequest], HttpResponse]:
