@@ -111,6 +111,17 @@ class TrafficControl:
     quarantined: int | None
 
 
+@dataclass(frozen=True)
+class ShadowCost:
+    """What shadow requests of a model did since its gateways started; None: nobody told."""
+
+    requests: int | None
+    tokens: int | None
+    """Prompt and answer tokens that nobody reads."""
+    requests_per_min: float | None
+    """Of clients, in the last minute."""
+
+
 def load_traffic_control(model: str, *, lanes: Sequence[LaneRow], now: datetime) -> TrafficControl:
     """3 queries and one question to Redis."""
     states = list_gateway_states(now=now)
@@ -121,6 +132,17 @@ def load_traffic_control(model: str, *, lanes: Sequence[LaneRow], now: datetime)
     )
     ttft = _recent_ttft(model, now=now)
     return build_traffic_control(states, model=model, lanes=lanes, replicas=replicas, ttft=ttft)
+
+
+def load_shadow_cost(model: str, *, now: datetime) -> ShadowCost:
+    """1 query and one question to Redis."""
+    models = [part(state.body, "models", model) for state in list_gateway_states(now=now) or ()]
+    shadows, retries = ([part(told, name) for told in models] for name in ("shadow", "retries"))
+    return ShadowCost(
+        requests=_total(shadows, "requests"),
+        tokens=_total(shadows, "tokens"),
+        requests_per_min=_sum(retries, "requests_per_min"),
+    )
 
 
 def build_traffic_control(

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from console.live.screens import tones
 from console.live.screens.overview import model_row
-from console.live.screens.plans import plan_rows, rollback_cells
+from console.live.screens.plans import plan_rows, rollback_cells, shadow_words
 from console.live.screens.rows import Tree, gateway_row, hue_of, replica_row, share_rows
 from console.live.screens.versions import version_row
 from console.templatetags.units import to_iso
@@ -57,6 +57,7 @@ def model_tree(view: ModelView, replicas: list[ReplicaRow], simulated: Mapping[s
         "plan_comment": plan.comment if plan else "",
         "plan_author": plan.created_by if plan else "",
         "plan_at": to_iso(plan.created_at) if plan else "",
+        "plan_shadow": shadow_words(plan),
         **rollback_cells(view.plans),
         "shares": share_rows(plan, sim_releases),
         "lanes": [

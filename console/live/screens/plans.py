@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.utils.translation import gettext as _
 
 from console.live.screens.rows import Tree, share_rows
@@ -50,11 +52,24 @@ def _plan_row(plan: PlanRow, before: PlanRow | None) -> Tree:
 
 
 def weight_words(plan: PlanRow) -> str:
+    """“release 2: 5 %, release 1: 95 %, shadow: release 2 at 10 %”."""
     shares = sorted(((int(number), percent) for number, percent in plan.weights.items()), reverse=True)
-    return ", ".join(
+    words = [
         _("release %(number)d: %(percent)d %%") % {"number": number, "percent": percent}
         for number, percent in shares
-    )
+    ]
+    return ", ".join([*words, *([shadow_words(plan)] if plan.shadow else [])])
+
+
+def shadow_words(plan: PlanRow | None) -> str:
+    """Empty: no request has a shadow."""
+    shadow: Any = plan.shadow if plan else None
+    if not shadow:
+        return ""
+    return _("shadow: release %(number)s at %(percent)s %%") % {
+        "number": shadow.get("release"),
+        "percent": shadow.get("percent", 100),
+    }
 
 
 def diff_words(before: PlanRow | None, after: PlanRow) -> str:
@@ -75,6 +90,6 @@ def diff_words(before: PlanRow | None, after: PlanRow) -> str:
     extras = [
         (before.lanes != after.lanes, _("lanes changed")),
         (before.pins != after.pins, _("pins changed")),
-        (before.shadow != after.shadow, _("shadow changed")),
+        (before.shadow != after.shadow, shadow_words(after) or _("no shadow any more")),
     ]
     return ", ".join([*parts, *(words for changed, words in extras if changed)]) or _("same weights")

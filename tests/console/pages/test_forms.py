@@ -25,6 +25,7 @@ from pool.models import (
 from tests import factories
 from tests.browser.seed import seed_pool
 
+PLAN = "/models/qwen2.5-7b/plan/"
 SignIn = Callable[[User], Client]
 LANES = "short 512 32 300\nlong - 2 2000"
 
@@ -339,3 +340,55 @@ def test_the_audit_is_filtered_and_paged(client: Client) -> None:
 def test_a_strange_filter_is_no_error(client: Client, query: str) -> None:
     assert client.get(f"/audit/?{query}").status_code == 200
     assert client.get("/replicas/?phase=nonsense&node=../x&model=%22").status_code == 200
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_shadow_is_set_kept_and_taken_away(client: Client) -> None:
+    weights = {"weight_1": "75", "weight_2": "25"}
+    plans = Plan.objects.filter(model__name="qwen2.5-7b")
+
+    client.post(PLAN, {**weights, "shadow_release": "2", "shadow_percent": "12.5"})
+    assert plans.latest("number").shadow == {"release": 2, "percent": 12.5}
+    client.post(PLAN, {"weight_1": "70", "weight_2": "30"})
+    assert plans.latest("number").shadow == {"release": 2, "percent": 12.5}
+    client.post(PLAN, {**weights, "shadow_release": "", "shadow_percent": "12.5"})
+    assert plans.latest("number").shadow is None
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_shadow_without_a_percent_is_told(client: Client) -> None:
+    shadow = {"shadow_release": "2", "shadow_percent": ""}
+
+    answer = client.post(PLAN, {"weight_1": "75", "weight_2": "25", **shadow})
+
+    assert answer.status_code == 422
+    assert "How many of the requests, in percent?" in answer.content.decode()
+
+
+@pytest.mark.usefixtures("pool")
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ({"shadow_release": "1", "shadow_percent": "10"}, "a copy of 10 % of the requests that others serve"),
+        ({"shadow_release": "2", "shadow_percent": "10"}, "Release 2 has no ready replica: it sees nothing"),
+        ({"weight_1": "100", "weight_2": "0", "shadow_release": "1"}, "nothing for it to shadow"),
+        ({"shadow_release": "2", "shadow_percent": "many"}, "its 25 % spill"),
+    ],
+)
+def test_the_preview_tells_what_a_shadow_would_see(client: Client, typed: dict[str, str], words: str) -> None:
+    fields = {"weight_1": "75", "weight_2": "25", "shadow_percent": "10", **typed}
+
+    page = client.post(f"{PLAN}preview/", fields).content.decode()
+
+    assert words in page
+
+
+@pytest.mark.usefixtures("pool")
+def test_the_shadow_of_the_plan_in_force_is_shown_with_its_unknown_cost(client: Client) -> None:
+    client.post(PLAN, {"weight_1": "100", "shadow_release": "2", "shadow_percent": "5"})
+
+    page = client.get(PLAN).content.decode()
+
+    assert '<option value="2" selected>' in page
+    assert "Cost so far: unknown, no gateway tells." in page
+    assert "shadow: release 2 at 5 %" in client.get("/models/qwen2.5-7b/").content.decode()
