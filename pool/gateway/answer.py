@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pool.domain.gateway_settings import LaneSettings
 from pool.gateway import response
 from pool.gateway.events import EventGate
-from pool.gateway.openai import GatewayError, error_event
+from pool.gateway.openai import GatewayError, StreamInterrupted, StreamLate, error_event
 from pool.gateway.pacing import Pacer
 from pool.gateway.server import ClientConnection
 
@@ -21,6 +21,8 @@ _USAGE_TAIL_BYTES = 4096
 LATE_GAPS = 3
 _GAPS_AT_ONCE = 256
 _KEEP_ALIVE = b": keep-alive\n\n"
+LATE = StreamLate("The stream fell behind its lane's limit. What came before this is not complete.")
+CUT = StreamInterrupted("The answer was interrupted. What came before this is not complete.")
 
 
 class PlainAnswer:
@@ -110,8 +112,8 @@ class StreamAnswer:
     row make it `late`."""
 
     __slots__ = (
-        "_chunkable", "_client", "_gate", "_head", "_late_gap_s", "_late_row", "_on_gaps", "_on_late", "_pacer",
-        "_send", "bytes_out", "finished", "gaps", "last_at_s", "late", "late_gaps", "opened", "started",
+        "_chunkable", "_client", "_gate", "_head", "_held", "_late_gap_s", "_late_row", "_on_gaps", "_on_late",
+        "_pacer", "_send", "bytes_out", "finished", "gaps", "last_at_s", "late", "late_gaps", "opened", "started",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +128,7 @@ class StreamAnswer:
         self._client = client
         self._gate = EventGate()
         self._head = b""
+        self._held = b""
         self._chunkable = chunkable
         self._send = client.transport.write
         self._late_gap_s = settings.late_gap_ms / 1000
@@ -197,6 +200,14 @@ class StreamAnswer:
         if piece or self.finished:
             self._pass_on(piece)
         return True
+
+    def hold_refusal(self, body: bytes, *, complete: bool) -> bytes | None:
+        """Of an engine that refused after the head had left: all that it says, once that is complete."""
+        self._held = (self._held + body)[:_HOLD_BYTES]
+        if not complete:
+            return None
+        whole, self._held = self._held, b""
+        return whole
 
     def end_unframed(self) -> bool:
         """For an engine that closes the connection instead of ending the body: True if all had come."""

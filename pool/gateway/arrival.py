@@ -2,6 +2,7 @@
 or hands on to the next; those that wait (a reader, the ledger, an equal request) come back through the exchange.
 """
 
+import time
 from typing import TYPE_CHECKING
 
 import orjson
@@ -19,6 +20,7 @@ from pool.gateway.truncation import truncate
 
 if TYPE_CHECKING:
     from pool.gateway.relay import Exchange
+    from pool.gateway.routes import ModelView
 
 # A request that names no limit is expected to answer at this length, for what it reserves.
 USUAL_OUTPUT_TOKENS = 256
@@ -62,15 +64,12 @@ def place(exchange: "Exchange", tokens: int) -> None:
     assert ask is not None
     if model.settings.truncation != "off" and model.max_model_len is not None:
         tokens = _truncate(exchange, ask, tokens, model.max_model_len, model.settings.truncation)
-    lane = exchange.lane = model.find_lane(tokens)
-    settings = exchange.settings = model.lane_settings[lane]
     exchange.prompt_tokens = exchange.uncached_tokens = tokens
+    set_lane(exchange, model)
     output_tokens = USUAL_OUTPUT_TOKENS if ask.max_tokens is None else ask.max_tokens
     exchange.output_tokens = output_tokens
     exchange.context_tokens = tokens + (ask.max_tokens or 1)
     exchange.kv_need_tokens = tokens + min(output_tokens, _MOST_RESERVED_TOKENS)
-    exchange.total_at_s = exchange.started_at_s + settings.total_timeout_s
-    exchange.deadline_s = exchange.started_at_s + settings.queue_timeout_s
     plane.begin(exchange)
     ask.ask_for_usage()
     if plane.quarantine.active:
@@ -84,6 +83,13 @@ def place(exchange: "Exchange", tokens: int) -> None:
         plane.limits.wait_for_lease(exchange.on_lease)
         return
     choose(exchange)
+
+
+def set_lane(exchange: "Exchange", model: "ModelView") -> None:
+    lane = exchange.lane = model.find_lane(exchange.prompt_tokens)
+    settings = exchange.settings = model.lane_settings[lane]
+    exchange.total_at_s = exchange.started_at_s + settings.total_timeout_s
+    exchange.deadline_s = exchange.started_at_s + settings.queue_timeout_s
 
 
 def charge(exchange: "Exchange") -> None:
@@ -102,14 +108,22 @@ def choose(exchange: "Exchange") -> None:
     assert model is not None
     assert ask is not None
     model.budget.note_request(exchange.started_at_s)
+    set_release(exchange, model)
+    is_kept = bool(model.settings.cache_s or model.settings.coalesce)
+    if not is_kept or exchange.release is None or not _find_answer(exchange, ask, exchange.release):
+        go_on(exchange)
+
+
+def set_release(exchange: "Exchange", model: "ModelView") -> None:
+    """Pinned, or by the plan. Raises GatewayError."""
+    ask = exchange.ask
+    assert ask is not None
+    exchange.is_placed = True
     pin = find_pin(model, exchange.request, exchange.caller)
     exchange.pinned = pin is not None
     exchange.release = (
         pin if pin is not None else find_release(model, exchange.lane, ask, exchange.request, exchange.caller)
     )
-    is_kept = bool(model.settings.cache_s or model.settings.coalesce)
-    if not is_kept or exchange.release is None or not _find_answer(exchange, ask, exchange.release):
-        go_on(exchange)
 
 
 def go_on(exchange: "Exchange") -> None:
@@ -119,7 +133,8 @@ def go_on(exchange: "Exchange") -> None:
     assert ask is not None
     if model.has_choice and exchange.prompt_tokens > _FEWEST_BLOCK_TOKENS:
         exchange.blocks = ask.blocks
-    enter(exchange, exchange.started_at_s)
+    # It may have waited: for a count, a lease or the answer to an equal request.
+    enter(exchange, time.monotonic())
 
 
 def enter(exchange: "Exchange", now_s: float) -> None:

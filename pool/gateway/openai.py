@@ -127,7 +127,19 @@ def error_body(error: GatewayError) -> bytes:
 
 def error_event(error: GatewayError, *, request_id: str) -> bytes:
     shape = {"message": error.message, "type": error.kind, "param": None, "code": error.code}
+    told = error.details.get("engine_error")
+    if isinstance(told, dict):
+        shape = told
     return b"data: " + orjson.dumps({"error": {**shape, "request_id": request_id}}) + b"\n\n"
+
+
+def read_engine_error(status: int, body: bytes) -> GatewayError:
+    """Of an engine's refusal: what it says of it goes on to the client."""
+    try:
+        told = orjson.loads(body)["error"]
+        return UpstreamFailed(f"The engine answered {status}.", engine_error={"code": status, **told})
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return UpstreamFailed(f"The engine answered {status}. Try again.")
 
 
 class Body(NamedTuple):

@@ -4,6 +4,7 @@ Written as callbacks, not as a task: no await lies between looking at a replica'
 and a task per request would cost more than all the rest of this module.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,16 +15,25 @@ from pool.domain.quarantine import hash_request
 from pool.domain.routing_table import KeyRoute
 from pool.gateway import arrival, response
 from pool.gateway.admission import Gate
-from pool.gateway.answer import PlainAnswer, StreamAnswer
+from pool.gateway.answer import CUT, LATE, PlainAnswer, StreamAnswer
 from pool.gateway.answer_store import Answer
 from pool.gateway.ask import Ask, ask_of
 from pool.gateway.attempt import Attempt, read_engine_fault
 from pool.gateway.caching import build_hit, own_lines, settle
+from pool.gateway.comments import keep_alive
+from pool.gateway.following import enter_again, follow
 from pool.gateway.limits import Charge
 from pool.gateway.metrics import Series
-from pool.gateway.openai import GatewayError, StreamInterrupted, StreamLate, UpstreamFailed, UpstreamTimeout
+from pool.gateway.openai import (
+    GatewayError,
+    NoReadyReplica,
+    UpstreamFailed,
+    UpstreamTimeout,
+    read_engine_error,
+)
 from pool.gateway.reading.body import Reading
 from pool.gateway.reading.jobs import Job
+from pool.gateway.refusals import ContextLengthExceeded
 from pool.gateway.replicas import LiveReplica
 from pool.gateway.request import Request
 from pool.gateway.response import ResponseHead
@@ -33,12 +43,6 @@ from pool.gateway.server import ClientConnection
 from pool.gateway.surroundings import Plane
 
 _NEVER = float("inf")
-_KEEP_ALIVE_LINES = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-    b"x-accel-buffering: no\r\nx-sluice-lane: %b\r\nx-request-id: %b\r\n"
-)
-_LATE = StreamLate("The stream fell behind its lane's limit. What came before this is not complete.")
-_CUT = StreamInterrupted("The answer was interrupted. What came before this is not complete.")
 _USUAL_LANE = LaneSettings()
 
 
@@ -48,8 +52,8 @@ class Exchange:
     __slots__ = (
         "admission", "admitted_at_s", "answer", "arrived_at_s", "ask", "attempt", "attempts", "blocks",
         "cache_key", "caller", "charge", "client", "client_tag", "context_tokens", "deadline_s", "done", "ended_at_s",
-        "first_byte_at_s", "from_cache", "gate", "is_slow", "job", "kv_need_tokens", "lane", "losses", "model",
-        "no_retry", "output_tokens", "pinned", "plane", "prompt_tokens", "release", "replica", "request",
+        "first_byte_at_s", "from_cache", "gate", "is_placed", "is_slow", "job", "kv_need_tokens", "lane", "losses",
+        "model", "no_retry", "output_tokens", "pinned", "plane", "prompt_tokens", "release", "replica", "request",
         "request_id", "series", "settings", "spilled", "started_at", "started_at_s", "status", "stream", "tier",
         "total_at_s", "tried", "truncated_tokens", "uncached_tokens",
     )  # fmt: skip
@@ -88,6 +92,8 @@ class Exchange:
         self.replica: LiveReplica | None = None
         """The one that serves, or served, this request."""
         self.answer: PlainAnswer | StreamAnswer | None = None
+        self.is_placed = False
+        """Its release was chosen."""
         self.is_slow = False
         """The client does not read."""
         self.tried: Sequence[Any] = ()
@@ -143,7 +149,7 @@ class Exchange:
             self._fail(UpstreamTimeout("The answer was not complete in time."))
         elif self.is_slow or attempt is None:
             # The client's own time-out counts while it holds up the stream; the gate's while it waits there.
-            self._keep_alive(now_s)
+            keep_alive(self, now_s)
         elif answer is not None and answer.started and isinstance(answer, StreamAnswer):
             attempt.replica.last_byte_at_s = max(attempt.replica.last_byte_at_s, answer.last_at_s)
             if now_s >= answer.last_at_s + self.settings.idle_timeout_s:
@@ -153,7 +159,7 @@ class Exchange:
             attempt.note_fault(Fault.FIRST_BYTE_TIMEOUT, now_s)
             self._fail(UpstreamTimeout("The engine did not answer in time."))
         else:
-            self._keep_alive(now_s)
+            keep_alive(self, now_s)
 
     def cut_off(self) -> None:
         """Ends a request that outlives the drain."""
@@ -188,7 +194,13 @@ class Exchange:
         self.client.finish(keep_alive=keeps_open)
 
     def on_turn(self) -> None:
+        # Its own wait in a queue begins now.
+        self.deadline_s = time.monotonic() + self.settings.queue_timeout_s
         self._step(arrival.go_on, self)
+
+    def on_table(self) -> None:
+        """A newer one is in force, and no engine has this request."""
+        self._step(follow, self)
 
     # From the gate.
     def on_admitted(self, replica: LiveReplica) -> None:
@@ -208,7 +220,12 @@ class Exchange:
         attempt.start(self.admitted_at_s, connect_timeout_s=settings.connect_timeout_s)
 
     def on_refused(self, error: GatewayError) -> None:
-        if not self.done:
+        if self.done:
+            return
+        if self.gate is not None and isinstance(error, NoReadyReplica | ContextLengthExceeded):
+            # The replica that it waited for is gone. Not now: the table that said so is not in force everywhere.
+            asyncio.get_running_loop().call_soon(self._step, enter_again, self)
+        else:
             self._refuse(error)
 
     # From the attempt.
@@ -221,7 +238,7 @@ class Exchange:
             ending,
         )  # fmt: skip
         if head.is_stream and head.status == 200:
-            answer = self._stream_answer()
+            answer = self.stream_answer()
             path = self.ask.path
             answer.begin(lines, responses=path == b"/v1/responses", hides_usage=self.ask.hides_usage)
             self.answer = answer
@@ -241,10 +258,10 @@ class Exchange:
         answer = self.answer
         assert answer is not None
         if self.status != 200 and isinstance(answer, StreamAnswer):
-            # Its head has left with a comment, so the engine's own answer cannot be passed on.
-            if complete:
-                fault = read_engine_fault(self.status, body)
-                self._give_up(attempt, fault, f"The engine answered {self.status}.")
+            # Its head has left with a comment, so the engine's own answer can only be told as an event.
+            whole = answer.hold_refusal(body, complete=complete)
+            if whole is not None:
+                self._pass_on_refusal(attempt, answer, whole)
         elif self.status >= 500 and complete and self._is_taken_elsewhere(attempt, answer, body):
             return
         elif not answer.feed(body, complete=complete):
@@ -273,7 +290,7 @@ class Exchange:
         except GatewayError as error:
             self._refuse(error)
 
-    def _stream_answer(self) -> StreamAnswer:
+    def stream_answer(self) -> StreamAnswer:
         """The one whose head has left before, if there is one."""
         if isinstance(self.answer, StreamAnswer):
             return self.answer
@@ -282,22 +299,9 @@ class Exchange:
             self.client, self.settings, on_late=self._on_late, on_gaps=self.count_gaps, chunkable=chunkable
         )
 
-    def _keep_alive(self, now_s: float) -> None:
-        """A comment during a long wait; from then on a failure can only be told as an event."""
-        every_s = self.caller.keepalive_s
-        if every_s is None or not self.stream or not self.lane or self.is_slow:
-            return
-        if self.answer is not None and not isinstance(self.answer, StreamAnswer):
-            return
-        last_s = self.answer.last_at_s if self.answer is not None else self.started_at_s
-        if now_s >= last_s + every_s:
-            answer = self.answer = self._stream_answer()
-            answer.last_at_s = now_s
-            answer.keep_alive(_KEEP_ALIVE_LINES % (self.lane.encode(), self.request_id.encode()))
-
     def _on_late(self) -> None:
         if self.settings.late_gap_policy == "end":
-            self._fail(_LATE)
+            self._fail(LATE)
 
     def count_gaps(self, gaps: list[float]) -> None:
         if self.series is not None:
@@ -316,6 +320,16 @@ class Exchange:
         self._step(arrival.enter, self, time.monotonic())
         return True
 
+    def _pass_on_refusal(self, attempt: Attempt, answer: StreamAnswer, body: bytes) -> None:
+        fault = read_engine_fault(self.status, body)
+        if self._goes_elsewhere(attempt, fault):
+            return
+        if fault is None:
+            attempt.note_success(time.monotonic())
+        error = read_engine_error(self.status, body)
+        self._end("client_error" if self.status < 500 else "engine_error")
+        answer.break_off(error, request_id=self.request_id)
+
     def _give_up(self, attempt: Attempt, fault: Fault | None, failure: str) -> None:
         """Another replica, if nothing has left for the client; else the failure is told."""
         if not self._goes_elsewhere(attempt, fault):
@@ -326,12 +340,12 @@ class Exchange:
         answer = self.answer
         if answer is None or not answer.started:
             self._refuse(error)
-        elif error is _LATE:
+        elif error is LATE:
             self._end("late")
             answer.break_off(error, request_id=self.request_id)
         else:
             self._end("interrupted")
-            answer.break_off(_CUT, request_id=self.request_id)
+            answer.break_off(CUT, request_id=self.request_id)
 
     def _refuse(self, error: GatewayError) -> None:
         self.status = error.status

@@ -8,12 +8,12 @@ from pool.domain.quarantine import hash_request
 from pool.domain.retries import DEATHS, find_objection, may_retry
 from pool.gateway.answer import StreamAnswer
 from pool.gateway.choice import find_gate
+from pool.gateway.following import renew
 from pool.gateway.openai import GatewayError
 
 if TYPE_CHECKING:
     from pool.gateway.attempt import Attempt
     from pool.gateway.relay import Exchange
-    from pool.gateway.routes import ModelView
 
 
 def is_freed_for_another(exchange: "Exchange", attempt: "Attempt", fault: Fault | None) -> bool:
@@ -27,7 +27,7 @@ def is_freed_for_another(exchange: "Exchange", attempt: "Attempt", fault: Fault 
         exchange.losses += 1
         digest = hash_request(exchange.ask.path, exchange.ask.body)
         exchange.plane.quarantine.note_death(digest, attempt.replica.engine, now_s)
-    if find_objection(fault, exchange) or not _has_other(exchange, model, now_s):
+    if find_objection(fault, exchange) or not _has_other(exchange, now_s):
         return False
     if not may_retry(fault, exchange, budget=model.budget, now_s=now_s):
         return False
@@ -40,11 +40,13 @@ def is_freed_for_another(exchange: "Exchange", attempt: "Attempt", fault: Fault 
     return True
 
 
-def _has_other(exchange: "Exchange", model: "ModelView", now_s: float) -> bool:
+def _has_other(exchange: "Exchange", now_s: float) -> bool:
     """A replica that was not tried; without one, the failure of this one says more."""
     try:
+        renew(exchange)
+        assert exchange.model is not None
         _, gate = find_gate(
-            model, exchange.lane, exchange.release, exchange, pinned=exchange.pinned, now_s=now_s
+            exchange.model, exchange.lane, exchange.release, exchange, pinned=exchange.pinned, now_s=now_s
         )
     except GatewayError:
         return False
