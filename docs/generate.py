@@ -6,16 +6,21 @@ A part stands between `<!-- begin generated: NAME -->` and `<!-- end generated -
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pool.domain.gateway_settings import LaneSettings, ModelSettings
+    from pool.gateway.openai import GatewayError
 
 P = TypeVar("P", bound=StrEnum)
 DOCS = Path(__file__).parent
@@ -71,21 +76,83 @@ def console_errors() -> str:
 
 
 def gateway_errors() -> str:
+    from pool.gateway.openai import StreamInterrupted, StreamLate
+    from pool.gateway.refusals import Refusal
+
+    rows = {
+        (
+            "in the stream" if kind in (StreamInterrupted, StreamLate) else str(kind.status),
+            f"`{kind.code}`",
+            f"`{kind.kind}`",
+            "by the cause"
+            if issubclass(kind, Refusal)
+            else f"{kind.retry_after_s} s"
+            if kind.retry_after_s
+            else "",
+        )
+        for kind in _list_gateway_errors()
+    }
+    return _table(("status", "`error.code`", "`error.type`", "`Retry-After`"), sorted(rows))
+
+
+def _list_gateway_errors() -> Iterator[type[GatewayError]]:
+    """Those that a client can get: each has a code of its own."""
     from pool.gateway.openai import GatewayError
 
-    kinds = sorted(GatewayError.__subclasses__(), key=lambda kind: (kind.status, kind.code))
-    return _table(
-        ("status", "`error.code`", "`error.type`", "`Retry-After`"),
-        (
-            (
-                "in the stream" if kind.__name__ == "StreamInterrupted" else str(kind.status),
-                f"`{kind.code}`",
-                f"`{kind.kind}`",
-                f"{kind.retry_after_s} s" if kind.retry_after_s else "",
-            )
-            for kind in kinds
-        ),
-    )
+    kinds = list(GatewayError.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    yield from (kind for kind in kinds if "code" in vars(kind))
+
+
+def gateway_metrics() -> str:
+    from pool.gateway.metrics import COUNTERS, GAUGES
+
+    texts = {name: ("counter", text) for name, text in COUNTERS.items()}
+    texts |= {name: ("gauge", text) for name, (text, _) in GAUGES.items()}
+    return _table(("name", "kind", "what it is"), ((f"`{name}`", *texts[name]) for name in sorted(texts)))
+
+
+def lane_settings() -> str:
+    from pool.domain.gateway_settings import LaneSettings
+
+    return _gateway_settings(LaneSettings)
+
+
+def model_settings() -> str:
+    from pool.domain.gateway_settings import ModelSettings
+
+    return _gateway_settings(ModelSettings)
+
+
+def _gateway_settings(kind: type[LaneSettings] | type[ModelSettings]) -> str:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "console.settings")
+    import django
+
+    django.setup()
+    from console.gateway_fields import words_of
+
+    rows = []
+    for one in dataclasses.fields(kind):
+        words = words_of(kind, one.name)
+        # Ratios are typed in percent on pages only.
+        unit = "" if one.name.endswith("_ratio") else words.unit
+        default = "none" if one.default is None else f"`{_plain(one.default)}` {unit}".strip()
+        effect = f"{words.label}. {words.hint}".strip()
+        rows.append((f"`{one.name}`", _values_of(one), default, effect))
+    return _table(("setting", "values", "default", "what it does"), rows)
+
+
+def _values_of(one: dataclasses.Field[Any]) -> str:
+    from pool.domain.gateway_settings import SWITCHES, number_bounds
+
+    if one.name in SWITCHES:
+        return ", ".join(f"`{word}`" for word in SWITCHES[one.name])
+    if one.type == "bool":
+        return _KINDS["flag"]
+    low, high = number_bounds(one.name)
+    text = f"from {low:,g}" if high >= _ENDLESS else f"{low:,g} to {high:,g}"
+    return f"{text}, or `null`" if str(one.type).endswith("None") else text
 
 
 def profile_settings() -> str:
@@ -171,12 +238,16 @@ def _states(
     return f"From `MOVES` of `{module.__name__}`.\n\n{diagram}\n\n{table}"
 
 
+# A bound that only keeps a number storable says nothing to a reader.
+_ENDLESS = 2**31 - 1
 _KINDS = {"flag": "`true`, `false`", "word": "a word"}
 
 
 def _plain(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:,g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -191,6 +262,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "start-codes": start_codes,
     "console-errors": console_errors,
     "gateway-errors": gateway_errors,
+    "gateway-metrics": gateway_metrics,
+    "lane-settings": lane_settings,
+    "model-settings": model_settings,
     "profile-settings": profile_settings,
     "starter-profiles": starter_profiles,
     "api-paths": api_paths,
