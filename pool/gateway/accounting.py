@@ -28,9 +28,11 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     now_s = exchange.ended_at_s
     e2e_s, ttft_s = now_s - exchange.started_at_s, None
     if exchange.first_byte_at_s:
-        ttft_s = exchange.first_byte_at_s - exchange.started_at_s
-        served.ttft.observe(ttft_s)
         served.e2e.observe(e2e_s)
+        if exchange.stream:
+            # A plain answer comes at once and whole: its first token cannot be told from its last.
+            ttft_s = exchange.first_byte_at_s - exchange.started_at_s
+            served.ttft.observe(ttft_s)
     if replica is not None:
         served.queue_delay.observe(exchange.admitted_at_s - exchange.started_at_s)
     usage = NO_USAGE

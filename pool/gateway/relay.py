@@ -304,9 +304,12 @@ class Exchange:
             self._fail(LATE)
 
     def count_gaps(self, gaps: list[float]) -> None:
-        if self.series is not None:
+        model, replica = self.model, self.replica
+        if model is not None and replica is not None:
+            labels = (model.name, str(replica.release), self.lane, self.tier)
+            itl = self.plane.metrics.series(labels).itl
             for gap_s in gaps:
-                self.series.itl.observe(gap_s)
+                itl.observe(gap_s)
 
     def _is_taken_elsewhere(self, attempt: Attempt, answer: PlainAnswer | StreamAnswer, body: bytes) -> bool:
         """An engine's own failure that another engine may spare the client."""

@@ -7,6 +7,7 @@ from pool.domain.quarantine import Quarantine
 from pool.gateway.answer_cache import AnswerCache
 from pool.gateway.config import Config
 from pool.gateway.limits import Limits
+from pool.gateway.metrics import Metrics
 from pool.gateway.reading.readers import Readers
 from pool.gateway.routes import Routes
 
@@ -18,6 +19,7 @@ class Plane(Protocol):
     config: Config
     routes: Routes
     limits: Limits
+    metrics: Metrics
     readers: Readers
     quarantine: Quarantine
     answers: AnswerCache
