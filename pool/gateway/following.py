@@ -22,7 +22,7 @@ def follow_table(exchanges: Iterable["Exchange"]) -> None:
 
 def follow(exchange: "Exchange") -> None:
     """To the queue where it would go now. Raises GatewayError."""
-    was_lane, gate = exchange.lane, exchange.gate
+    was_lane, was_timeout_s, gate = exchange.lane, exchange.settings.queue_timeout_s, exchange.gate
     if not renew(exchange) or gate is None:
         return
     model = exchange.model
@@ -31,7 +31,12 @@ def follow(exchange: "Exchange") -> None:
     _, found = find_gate(
         model, exchange.lane, exchange.release, exchange, pinned=exchange.pinned, now_s=now_s
     )
-    if found is not gate or exchange.lane != was_lane or not found.can_serve(exchange, now_s):
+    if (
+        found is not gate
+        or exchange.lane != was_lane
+        or exchange.settings.queue_timeout_s != was_timeout_s
+        or not found.can_serve(exchange, now_s)
+    ):
         enter_again(exchange)
 
 
