@@ -68,6 +68,7 @@ class Replica:
 
     id: str
     engine: sim.SimEngine
+    generation: int = 1
     lane: str | None = None
     max_model_len: int | None = CONTEXT_TOKENS
     slots: int | None = sim.SLOTS

@@ -17,10 +17,12 @@ from pool.domain.gateway_settings import ModelSettings
 from pool.domain.qos import BATCH, rank_of
 from pool.domain.routing_table import LaneRoute
 from pool.gateway import barriers
+from pool.gateway.elsewhere import NOBODY, GateNote, sum_up, sum_waits
 from pool.gateway.gate_view import describe_gate
 from pool.gateway.holds import has_long_wait, load_of, share_prefill
 from pool.gateway.openai import GatewayError
-from pool.gateway.places import Lane, Place, Replica, Ticket
+from pool.gateway.places import Lane, Place
+from pool.gateway.tickets import Replica, Ticket
 
 Pick = Callable[[Sequence[Any], Any, float], Any]
 """(candidates with room, ticket, now_s) → one of them, or None. May lower `ticket.uncached_tokens`."""
@@ -45,6 +47,7 @@ class Gate:
         self._is_guarded = False
         self._has_homes = False
         self._is_pumping = False
+        self._hears = True
         self._refreshed_at_s = -_NEVER
         self.waiting = 0
 
@@ -184,6 +187,29 @@ class Gate:
             self.expire(now_s)
             self.pump(now_s)
 
+    # Among gateway processes.
+    def tell(self) -> dict[str, Any] | None:
+        """As `read_note` reads it; None while there is nothing to tell."""
+        waits = {lane.name: len(lane.queue) for lane in self._order if lane.queue}
+        holds = {place.key: place.tell() for place in self._places.values() if place.replica.in_flight}
+        return {"waits": waits, "holds": holds} if waits or holds else None
+
+    def hear(self, notes: Sequence[GateNote] | None, now_s: float) -> None:
+        """What the other processes tell of this release, each time; None while that is not known."""
+        if not notes and not self._hears and notes is not None:
+            return
+        self._hears = notes is None or bool(notes)
+        for lane in self._order:
+            lane.hear_waiting(None if notes is None else sum_waits(notes, lane.name))
+        for place in self._places.values():
+            if notes:
+                served = [lane.name for lane in self._order if place.replica.lane in (None, lane.name)]
+                place.elsewhere = sum_up(notes, place.key, served)
+            else:
+                place.elsewhere = NOBODY
+        if self.waiting:
+            self.pump(now_s)
+
     # Inside.
     def _find_lane(self, ticket: Ticket) -> Lane:
         """A request that holds a large part of a replica's KV tokens counts as long."""
@@ -200,7 +226,7 @@ class Gate:
             places = [
                 place
                 for place in places
-                if place.held_rank >= lane.rank or place.clock.own_s(tokens) <= light_s
+                if place.top_rank >= lane.rank or place.clock.own_s(tokens) <= light_s
             ]
         if self._is_guarded:
             is_long, is_vip = is_oversize or self._is_longest(lane), ticket.tier == "vip"
@@ -300,7 +326,7 @@ class Gate:
         return lane.rank > 0 and lane is self._order[-1]
 
     def _count_held(self, rank: int) -> int:
-        return sum(place.held_rank >= rank for place in self._places.values())
+        return sum(place.top_rank >= rank for place in self._places.values())
 
     def _move_waiting(self, gone: Sequence[Lane], now_s: float) -> None:
         """After a change of the table."""

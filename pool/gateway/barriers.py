@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pool.domain import growth
 from pool.domain.qos import BATCH, VIP, rank_of
 from pool.gateway.openai import GatewayError, NoReadyReplica, RequestTooLarge
-from pool.gateway.places import Lane, Place, Ticket
+from pool.gateway.places import Lane, Place
 from pool.gateway.refusals import ContextLengthExceeded, Overloaded, QueueFull, QueueTimeout, Shed
+from pool.gateway.tickets import Ticket
 
 # The hold of a watermark.
 _OVERLOADED_RETRY_S = 5.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
+from pool.gateway.elsewhere import GateNote, read_note
 from pool.gateway.gauges import Gauges
 from pool.gateway.shared_view import SharedView
 
@@ -31,13 +32,32 @@ class SharedReplica(Protocol):
     gauges_at_s: float | None
 
 
-class Neighbours:
-    """`list_replicas` gives all that are listed or still serve something."""
+class SharedGate(Protocol):
+    """What is read and written of a gate."""
 
-    def __init__(self, view: SharedView, list_replicas: Callable[[], Iterable[SharedReplica]]) -> None:
+    def tell(self) -> dict[str, Any] | None: ...
+
+    def hear(self, notes: Sequence[GateNote] | None, now_s: float) -> None: ...
+
+
+GATES = "gates"
+"""Section of the shared view: release → what waits at its gate, and what it has in flight where."""
+
+
+class Neighbours:
+    """`list_replicas` gives all that are listed or still serve something; `list_gates` each release's, by its name."""
+
+    def __init__(
+        self,
+        view: SharedView,
+        list_replicas: Callable[[], Iterable[SharedReplica]],
+        list_gates: Callable[[], Iterable[tuple[str, SharedGate]]],
+    ) -> None:
         self._view = view
         self._list_replicas = list_replicas
+        self._list_gates = list_gates
         view.provide_loads(self._tell_loads)
+        view.provide(GATES, self._tell_gates)
 
     def hear(self, now_s: float) -> None:
         """After each look at the others' entries, and while there is none. Unknown loads are None, not 0."""
@@ -48,6 +68,9 @@ class Neighbours:
                 replica.others_in_flight, replica.others_tokens = view.others(replica.id, replica.generation)
             else:
                 replica.others_in_flight = replica.others_tokens = None
+        notes = self._read_notes(now_s)
+        for name, gate in self._list_gates():
+            gate.hear(notes.get(name, ()) if is_known else None, now_s)
 
     def take_gauges(self, gauges: Mapping[tuple[str, int], tuple[Gauges, float]], now_s: float) -> None:
         """By replica and generation, with their age. Who judges by them looks at `gauges_at_s`."""
@@ -57,6 +80,19 @@ class Neighbours:
                 replica.kv_used_ratio = found[0].kv_used_ratio
                 replica.waiting = found[0].waiting
                 replica.gauges_at_s = now_s - found[1]
+
+    def _read_notes(self, now_s: float) -> dict[str, list[GateNote]]:
+        notes: dict[str, list[GateNote]] = {}
+        for _, told in self._view.list_sections(GATES, now_s):
+            for name, content in told.items() if isinstance(told, dict) else ():
+                note = read_note(content)
+                if note is not None:
+                    notes.setdefault(name, []).append(note)
+        return notes
+
+    def _tell_gates(self, _now_s: float) -> dict[str, Any]:
+        told = {name: gate.tell() for name, gate in self._list_gates()}
+        return {name: note for name, note in told.items() if note is not None}
 
     def _tell_loads(self) -> Mapping[tuple[str, int], tuple[int, int]]:
         return {

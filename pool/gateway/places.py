@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import exp
-from typing import Any, Protocol
 
 from pool.domain import watermarks
 from pool.domain.concurrency import Concurrency
@@ -11,7 +10,9 @@ from pool.domain.growth import GrowthBreaker
 from pool.domain.prefill import PrefillClock
 from pool.domain.qos import FIRST_LANE_OVERDUE_S, LaneQueue, slots_for_tiers
 from pool.domain.routing_table import LaneRoute
+from pool.gateway.elsewhere import NOBODY, Elsewhere, fair_part
 from pool.gateway.openai import GatewayError
+from pool.gateway.tickets import Replica, Ticket
 
 # Over which a lane's rate of work is taken.
 _RATE_S = 60.0
@@ -22,60 +23,6 @@ IDLE_LOAD = 0.01
 """A lane with less load than this counts as idle."""
 # Part of a replica's slots that longer lanes leave free for each shorter one that has traffic.
 _KEPT_RATIO = 0.125
-
-
-class Breaker(Protocol):
-    def allows(self, now_s: float) -> bool:
-        """Only a look: it takes no trial."""
-
-
-class Replica(Protocol):
-    """What admission reads and counts of a replica."""
-
-    id: str
-    lane: str | None
-    max_model_len: int | None
-    slots: int | None
-    kv_tokens: int | None
-    in_flight: int
-    lane_in_flight: dict[str, int]
-    in_flight_tokens: int
-    prefill_tokens: int
-    long_in_flight: int
-    others_in_flight: int | None
-    """Of the other gateway processes; None = not known (older than the staleness bound)."""
-    others_tokens: int | None
-    kv_used_ratio: float | None
-    gauges_at_s: float | None
-    breaker: Any
-    """A Breaker or None."""
-
-
-class Ticket(Protocol):
-    """A request on its way in. Compared by identity."""
-
-    lane: str
-    tier: str
-    stream: bool
-    prompt_tokens: int
-    uncached_tokens: int
-    """Prompt tokens that the engine must compute: `prompt_tokens`, or what the pick lowered it to."""
-    context_tokens: int
-    """What the replica's context must hold: the prompt and the asked output, at least one token."""
-    kv_need_tokens: int
-    arrived_at_s: float
-    deadline_s: float
-    tried: Sequence[Any]
-    admitted_at_s: float
-    """Set by the gate."""
-    admission: Any
-    """The gate's own note between entering and leaving; starts as None."""
-
-    def on_admitted(self, replica: Any) -> None:
-        """Its turn has come after it was queued. Must not raise."""
-
-    def on_refused(self, error: GatewayError) -> None:
-        """It was queued and will not be served. Must not raise."""
 
 
 class Admission:
@@ -94,7 +41,7 @@ class Admission:
         self.kv_tokens = kv_tokens
         self.is_oversize = is_oversize
         self.in_flight = in_flight
-        """Of the lane on the replica, itself counted."""
+        """Of the lane on the replica, by all gateway processes, itself counted."""
         self.own_s = 0.0
         self.prefill_tokens = 0
         """0 once its prefill is over."""
@@ -108,8 +55,8 @@ class Lane:
     """Rank 0 is the shortest."""
 
     __slots__ = (
-        "_counted_at_s", "_recent_requests", "_recent_tokens", "_started_at_s", "claim", "growth", "hold_limit",
-        "in_flight", "load", "name", "places", "queue", "queue_limit", "rank", "refused", "settings",
+        "_counted_at_s", "_least_queue", "_recent_requests", "_recent_tokens", "_started_at_s", "claim", "growth",
+        "hold_limit", "in_flight", "load", "name", "places", "queue", "queue_limit", "rank", "refused", "settings",
         "target_s", "turn",
     )  # fmt: skip
 
@@ -138,8 +85,13 @@ class Lane:
         self.settings = route.settings
         self.target_s = route.settings.ttft_target_ms / 1000
         limit = route.settings.queue_limit
-        self.queue_limit = max(1, limit // process_count) if limit else 0
+        self._least_queue = self.queue_limit = max(1, limit // process_count) if limit else 0
         self.queue.overdue_s = FIRST_LANE_OVERDUE_S if rank == 0 else self.target_s
+
+    def hear_waiting(self, others: int | None) -> None:
+        """How many requests wait in the other processes; None = not known, then each keeps to its share."""
+        free = 0 if others is None else self.settings.queue_limit - others
+        self.queue_limit = max(self._least_queue, free)
 
     def count_refusal(self, error: GatewayError) -> GatewayError:
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
@@ -170,7 +122,7 @@ class Place:
 
     __slots__ = (
         "_context_tokens", "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_shares", "_slots",
-        "_vip_slots", "claim", "claim_tokens", "clock", "held_rank", "is_home", "limits", "prefilling",
+        "_vip_slots", "claim", "claim_tokens", "clock", "elsewhere", "held_rank", "is_home", "limits", "prefilling",
         "replica", "unexplained_tokens", "watermark",
     )  # fmt: skip
 
@@ -188,6 +140,24 @@ class Place:
         self.claim_tokens = 0
         self.unexplained_tokens = 0
         """KV tokens that the engine's gauge shows beyond what the gateways know of."""
+        self.elsewhere: Elsewhere = NOBODY
+        """What the other processes do with it, where that is known."""
+
+    @property
+    def key(self) -> str:
+        """Its engine's name among gateway processes."""
+        return f"{self.replica.id}.{self.replica.generation}"
+
+    @property
+    def top_rank(self) -> int:
+        """Of the heavy prefills of all processes."""
+        return max(self.held_rank, self.elsewhere.held_rank)
+
+    def tell(self) -> tuple[int, int, dict[str, int]]:
+        """As `elsewhere.Hold`."""
+        replica = self.replica
+        lanes = {name: count for name, count in replica.lane_in_flight.items() if count}
+        return replica.long_in_flight, self.held_rank, lanes
 
     def set_facts(self, lanes: Sequence[Lane], settings: ModelSettings, *, process_count: int) -> None:
         replica = self.replica
@@ -240,10 +210,10 @@ class Place:
         return is_long or (level == watermarks.SHORT_ONLY and lane.rank > 0 and not is_vip)
 
     def is_under_limit(self, lane: Lane) -> bool:
-        return self.replica.lane_in_flight.get(lane.name, 0) < self.lane_limit(lane)
+        return self.replica.lane_in_flight.get(lane.name, 0) < self._lane_part(lane.name)
 
     def lane_limit(self, lane: Lane) -> int:
-        """This process' share."""
+        """This process' even share, for pages: what it may really take depends on what the others do."""
         return max(1, int(self.limits[lane.name].limit) // self._process_count)
 
     def has_room(  # noqa: C901, PLR0912 - one function: in pieces it costs twice as much per replica and request
@@ -259,14 +229,20 @@ class Place:
         slots = self._vip_slots if ticket.tier == "vip" else self._slots
         if slots is not None:
             others = replica.others_in_flight
-            own = max(1, slots // self._process_count) if others is None else slots - others
-            free = own - replica.in_flight
+            if others is None:
+                slots = max(1, slots // self._process_count)
+            elif self._process_count > 1:
+                slots = fair_part(slots, self.elsewhere.slots, held=others)
+            free = slots - replica.in_flight
             if free <= 0 or (lane.rank and free <= self._count_kept(lane)):
                 return False
         running = replica.lane_in_flight.get(lane.name, 0)
-        if running and running >= self.limits[lane.name].limit // self._process_count:
+        if self._process_count > 1:
+            if running >= self._lane_part(lane.name):
+                return False
+        elif running and running >= self.limits[lane.name].limit:
             return False
-        if is_oversize and replica.long_in_flight:
+        if is_oversize and (replica.long_in_flight or self.elsewhere.long):
             return False
         ahead = replica.prefill_tokens
         if ahead and ahead + ticket.uncached_tokens > _STEP_TOKENS:
@@ -278,6 +254,8 @@ class Place:
         budget = self._kv_budget_tokens
         if not budget:
             return True
+        if replica.others_tokens is None:
+            budget //= self._process_count
         # Alone it may always try: the engine's own limit of the context holds.
         used = replica.in_flight_tokens + (replica.others_tokens or 0)
         if not used:
@@ -301,6 +279,8 @@ class Place:
         replica = self.replica
         counts = replica.lane_in_flight
         counts[lane.name] = running = counts.get(lane.name, 0) + 1
+        if self._process_count > 1:
+            running = self._count_everywhere(lane.name, running)
         admission = Admission(self, lane, ticket.kv_need_tokens, in_flight=running, is_oversize=is_oversize)
         replica.in_flight += 1
         replica.in_flight_tokens += admission.kv_tokens
@@ -362,6 +342,21 @@ class Place:
         used_tokens = int(ratio * replica.kv_tokens) if is_measured and ratio and replica.kv_tokens else 0
         self.unexplained_tokens = max(0, used_tokens - own_tokens)
         self.watermark.observe(ratio, source=source, marks=self._marks, now_s=now_s)
+
+    def _lane_part(self, name: str) -> int:
+        """What this process may hold of the lane's limit here."""
+        limit = int(self.limits[name].limit)
+        if self.replica.others_in_flight is None:
+            return max(1, limit // self._process_count)
+        part = self.elsewhere.lanes.get(name)
+        return limit if part is None else fair_part(limit, part, held=part.held)
+
+    def _count_everywhere(self, name: str, running: int) -> int:
+        """Of the lane here, by all processes: what they together use of the limit."""
+        if self.replica.others_in_flight is None:
+            return running * self._process_count
+        part = self.elsewhere.lanes.get(name)
+        return running if part is None else running + part.held
 
     def _count_kept(self, lane: Lane) -> int:
         """Slots that a longer lane leaves free: an answer in a slot gives it back late, not at once."""

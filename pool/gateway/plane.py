@@ -63,7 +63,7 @@ class Plane:
         self.shadows = Shadows(self.metrics)
         self.vigil = Vigil(lambda: self.routes.replicas, self.quarantine)
         self.view = SharedView(config.gateway_id, processes=config.workers)
-        self.neighbours = Neighbours(self.view, lambda: self.routes.replicas)
+        self.neighbours = Neighbours(self.view, lambda: self.routes.replicas, self.routes.list_gates)
         self.vigil.share(self.view)
         self.view.provide("prefixes", self.routes.tell_prefixes)
         self.draining = False

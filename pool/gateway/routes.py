@@ -110,6 +110,11 @@ class Routes:
         """Listed ones, and those that left the table lately."""
         return iter(self._replicas.values())
 
+    def list_gates(self) -> Iterator[tuple[str, Gate]]:
+        """By release and model."""
+        for (model, release), gate in self._gates.items():
+            yield f"{release} {model}", gate
+
     def offer(self, content: bytes, *, now_s: float) -> bool:
         """True if this table is now in force. A bad, older or foreign one changes nothing."""
         table = self.read(content)

@@ -17,6 +17,7 @@ LANES = (("short", 4096, 32, 300, 4), ("mid", 16_384, 8, 800, 2), ("long", None,
 @dataclass(eq=False)
 class Replica:
     id: str = "r0"
+    generation: int = 1
     lane: str | None = None
     max_model_len: int | None = 131_072
     slots: int | None = 32

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from pool.gateway.elsewhere import GateNote, Hold
 from pool.gateway.gauges import Gauges
 from pool.gateway.neighbours import Neighbours
 from pool.gateway.shared_view import SharedView
@@ -24,11 +27,24 @@ class Replica:
     gauges_at_s: float | None = None
 
 
+@dataclass
+class Gate:
+    note: dict[str, Any] | None = None
+    heard: list[Sequence[GateNote] | None] = field(default_factory=list)
+
+    def tell(self) -> dict[str, Any] | None:
+        return self.note
+
+    def hear(self, notes: Sequence[GateNote] | None, now_s: float) -> None:
+        self.heard.append(notes)
+
+
 class Process:
     def __init__(self, name: str, *replicas: Replica, processes: int = 1) -> None:
         self.replicas = replicas
+        self.gates: dict[str, Gate] = {}
         self.view = SharedView(name, processes=processes)
-        self.neighbours = Neighbours(self.view, lambda: self.replicas)
+        self.neighbours = Neighbours(self.view, lambda: self.replicas, lambda: self.gates.items())
 
     def hear(self, *others: Process, now_s: float = 0.0) -> None:
         entries = {other.view.gateway_id.encode(): other.view.write(NOW_MS, now_s) for other in others}
@@ -76,3 +92,29 @@ def test_gauges_reach_their_generation_with_the_time_of_their_measurement() -> N
 
     assert (own.kv_used_ratio, own.waiting, own.gauges_at_s) == (0.75, None, 8.5)
     assert older.gauges_at_s is None
+
+
+def test_gates_hear_what_those_of_their_release_tell() -> None:
+    me, other, broken = (Process(name) for name in ("me", "other", "broken"))
+    me.gates = {"1 m": Gate(), "2 m": Gate()}
+    other.gates = {
+        "1 m": Gate({"waits": {"short": 3}, "holds": {"r1.2": [1, 0, {"short": 2}]}}),
+        "9 x": Gate(),
+    }
+    broken.gates = {"1 m": Gate({"waits": 3})}
+
+    me.hear(other, broken)
+
+    (notes,) = me.gates["1 m"].heard
+    assert notes == [GateNote({"short": 3}, {"r1.2": Hold(1, 0, {"short": 2})})]
+    assert me.gates["2 m"].heard == [()]
+
+
+def test_fc29_gates_are_told_that_nothing_is_known() -> None:
+    me = Process("me")
+    me.gates = {"1 m": Gate()}
+    me.hear(Process("a"))
+
+    me.neighbours.hear(1.5)
+
+    assert me.gates["1 m"].heard[-1] is None
