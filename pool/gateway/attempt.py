@@ -86,12 +86,8 @@ class Attempt:
 
     def set_slow(self, *, slow: bool) -> None:
         """The client does not read: neither does the gateway."""
-        connection = self._connection
-        if connection is not None and not connection.transport.is_closing():
-            if slow:
-                connection.transport.pause_reading()
-            else:
-                connection.transport.resume_reading()
+        if self._connection is not None:
+            self._connection.pause(paused=slow)
 
     def note_success(self, now_s: float) -> None:
         self._is_trial = False

@@ -1,15 +1,16 @@
-"""The chunked coding of HTTP/1.1 (RFC 9112, section 7.1), as engines write it: no extensions, no trailers."""
+"""The chunked coding of HTTP/1.1 (RFC 9112, section 7.1), as engines write it: small chunks, no extensions, no
+trailers. Whatever else comes is left to the parser."""
 
 SIZES: dict[bytes, int] = {}
 """Sizes that were seen and are well-formed: a look-up is cheaper than reading digits."""
 _MAX_SIZES = 20_000
-_MAX_DIGITS = 6
+# A chunk is held until it is whole, so a large one is not for here.
+_MAX_DIGITS = 5
 _HEX = frozenset(b"0123456789abcdefABCDEF")
-_MAX_LINE_BYTES = 64
 
 
 def read_size(digits: bytes) -> int:
-    """0 if they are no plain size of a chunk that has data."""
+    """0 if they are no plain size of a small chunk that has data."""
     if not digits or len(digits) > _MAX_DIGITS or not _HEX.issuperset(digits):
         return 0
     size = int(digits, 16)
@@ -19,14 +20,15 @@ def read_size(digits: bytes) -> int:
 
 
 class ChunkedBody:
-    """Pieces in, whole chunks out. `failed`: it is no such body, or uses what engines have no use for."""
+    """Pieces in, whole chunks out. `held`: what is not given out yet, from the border of a chunk on. `unusual`: what is
+    held is for the parser, which may find it good or not."""
 
-    __slots__ = ("complete", "failed", "has_more", "held")
+    __slots__ = ("complete", "has_more", "held", "unusual")
 
     def __init__(self) -> None:
         self.held = b""
         self.complete = False
-        self.failed = False
+        self.unusual = False
         self.has_more = False
         """Bytes came after its end."""
 
@@ -43,29 +45,33 @@ class ChunkedBody:
             at = end
         if self.complete:
             self.has_more = at < end_of_data
-        elif not self.failed:
+        else:
             self.held = data[at:]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _take(self, data: bytes, at: int, pieces: list[bytes]) -> int:
-        """Where the next chunk begins; -1 if this one is not whole, or `failed`."""
-        line = data.find(b"\r\n", at, at + _MAX_LINE_BYTES)
+        """Where the next chunk begins; -1 if this one is not whole, or `unusual`."""
+        line = data.find(b"\r\n", at, at + _MAX_DIGITS + 2)
         if line < 0:
-            self.failed = len(data) - at >= _MAX_LINE_BYTES
+            self.unusual = not _may_become_size(data[at:])
             return -1
         digits = data[at:line]
         size = SIZES.get(digits) or read_size(digits)
+        if not size and digits != b"0":
+            self.unusual = True
+            return -1
         start = line + 2
         end = start + size
-        if not size and (not digits or digits.strip(b"0")):
-            self.failed = True
-            return -1
-        if len(data) < end + 2:
-            return -1
-        if data[end : end + 2] != b"\r\n":
-            self.failed = True
+        closing = data[end : end + 2]
+        if closing != b"\r\n":
+            self.unusual = closing not in (b"", b"\r")
             return -1
         if size:
             pieces.append(data[start:end])
         self.complete = not size
         return end + 2
+
+
+def _may_become_size(start: bytes) -> bool:
+    digits = start.removesuffix(b"\r")
+    return 0 < len(digits) <= _MAX_DIGITS and _HEX.issuperset(digits)

@@ -17,6 +17,8 @@ IDLE_MAX_S = 4.0
 _MAX_IDLE = 256
 # One write joins head and body up to this size; above it a copy costs more than a second buffer.
 _JOIN_BYTES = 64 * 1024
+# For a parser that comes to a message in the middle of its body.
+_HEAD_OF_CHUNKS = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Receiver(Protocol):
@@ -51,7 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_chunks", "_headers", "_parser", "_pieces", "complete", "got_bytes", "head", "idle_since_s", "in_step",
-        "is_spoiled", "keeps_alive", "pool", "receiver", "reused", "transport",
+        "is_paused", "is_spoiled", "keeps_alive", "pool", "receiver", "reused", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -61,7 +63,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.receiver: Receiver | None = None
         self.reused = False
         self.idle_since_s = 0.0
-        self.is_spoiled = False
+        self.is_spoiled = self.is_paused = False
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._pieces: list[bytes] = []
@@ -79,10 +81,21 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             self.transport.writelines((head, body))
 
+    def pause(self, *, paused: bool) -> None:
+        """Whether more is read. Nobody who gets it next finds it paused."""
+        if not self.transport.is_closing():
+            self.is_paused = paused
+            if paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
     def release(self) -> None:
         """Back to the pool after a complete response, if it can carry another request; else closed, which
         ends the request at the engine."""
         self.receiver = None
+        if self.is_paused:
+            self.pause(paused=False)
         reusable = (
             self.complete
             and self.keeps_alive
@@ -138,8 +151,9 @@ class UpstreamConnection(asyncio.Protocol):
         return True
 
     def _remember(self, data: bytes) -> None:
+        """Only the usual answer: others can have no body whatever their length says, or come before it."""
         head = self.head
-        if head is None or not head.is_plain:
+        if head is None or not head.is_plain or data[:12] != b"HTTP/1.1 200":
             return
         if head.length is None:
             if head.is_chunked:
@@ -154,17 +168,20 @@ class UpstreamConnection(asyncio.Protocol):
                 return
             data = data[taken:]
         body = chunks.feed(data)
-        if chunks.failed:
-            self.is_spoiled = True
-            self.receiver = None
-            self.transport.abort()
-            receiver.on_lost(self, Loss.NO_HTTP)
-            return
         if chunks.complete:
             self.complete = True
             self.is_spoiled = chunks.has_more
         if body or chunks.complete:
             receiver.on_response(self, body)
+        if chunks.unusual and self.receiver is receiver:
+            self._leave_to_parser(receiver, chunks.held)
+
+    def _leave_to_parser(self, receiver: Receiver, rest: bytes) -> None:
+        """`rest`: from the border of a chunk on. The parser has not seen this message before."""
+        head, self._chunks = self.head, None
+        self._parser.feed_data(_HEAD_OF_CHUNKS)
+        self.head = head
+        self._feed(receiver, rest)
 
     def _feed(self, receiver: Receiver, data: bytes) -> None:
         try:
@@ -188,22 +205,26 @@ class UpstreamConnection(asyncio.Protocol):
         if receiver is not None:
             receiver.on_lost(self, Loss.RESET if exc else Loss.CLOSED)
 
-    # Parser.
+    # Parser. What comes after the whole answer is no part of it.
+    def on_message_begin(self) -> None:
+        self.is_spoiled = self.complete
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200:
+        if status >= 200 and not self.complete:
             self.head = read_headers(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
+        if not self.complete:
+            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         if self.head is None:
-            self._reset()  # An interim answer; the real one follows.
-        else:
+            self._headers.clear()  # Of an interim answer; the real one follows.
+        elif not self.complete:
             self.complete = True
             # Only here the parser knows: it forgets the message with the end of this call.
             self.keeps_alive = self._parser.should_keep_alive()
