@@ -13,6 +13,7 @@ import pytest
 from pool.domain.routing_table import ReplicaRoute
 from pool.gateway.relay import Exchange
 from tests.pool.gateway.rig import Rig, chat_request, make_release, make_replica, make_table
+from tests.pool.gateway.tables import make_busy
 
 
 @asynccontextmanager
@@ -107,7 +108,7 @@ async def test_fc06_a_request_that_lost_its_engine_goes_to_exactly_one_other(rig
     first = await rig.start_engine("r1", die_at=0)
     second = await rig.start_engine("r2")
     await rig.serve(make_table(make_release(1, first, second)))
-    rig.replica("r2").in_flight = 9  # The dying one is less loaded.
+    make_busy(rig.replica("r2"))
 
     answer = await rig.ask(stream=True)
 
