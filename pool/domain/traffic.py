@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from hashlib import blake2b
+from zlib import adler32, crc32
 
 _HASH_SPAN = 2.0**64
+_MASK = 2**64 - 1
 
 
 def choose_release(weights: Mapping[int, int], sticky_key: bytes) -> int | None:
@@ -15,12 +16,13 @@ def choose_release(weights: Mapping[int, int], sticky_key: bytes) -> int | None:
     """
     best: int | None = None
     best_score = -1.0
+    hashed_key = crc32(sticky_key) | adler32(sticky_key) << 32
     for release, weight in weights.items():
         if weight <= 0:
             continue
         if weight >= 100:
             return release
-        score = -weight / math.log(_uniform(sticky_key, release))
+        score = -weight / math.log(_uniform(hashed_key, release))
         if score > best_score:
             best, best_score = release, score
     return best
@@ -32,7 +34,10 @@ def choose_spill(weights: Mapping[int, int], has_capacity: Callable[[int], bool]
     return next((release for release in heavy_first if weights[release] > 0 and has_capacity(release)), None)
 
 
-def _uniform(sticky_key: bytes, release: int) -> float:
-    """Between 0 and 1, both excluded."""
-    digest = blake2b(sticky_key, digest_size=8, salt=release.to_bytes(8, "big")).digest()
-    return (int.from_bytes(digest, "big") + 0.5) / (_HASH_SPAN + 1)
+def _uniform(hashed_key: int, release: int) -> float:
+    """Between 0 and 1, both excluded. The mixing of SplitMix64 (Steele, Lea and Flood 2014): the checksum alone is
+    linear, so that two releases would not be independent of each other."""
+    mixed = (hashed_key + release * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((mixed ^ (mixed >> 31)) + 0.5) / (_HASH_SPAN + 1)

@@ -179,10 +179,10 @@ class StreamAnswer:
 
     def take(self, data: bytes) -> int:
         """Passes on what is whole and usual of a chunked body, framing and all: how many bytes that was."""
-        taken = self._gate.span(data)
+        taken, piece = self._gate.take(data)
         if taken:
             self.bytes_out += taken
-            self._send(data if taken == len(data) else data[:taken])
+            self._send(piece)
             self._note_gap()
         return taken
 
@@ -229,6 +229,8 @@ class StreamAnswer:
     def stop(self) -> None:
         if self._pacer is not None:
             self._pacer.stop()
+        # A ring of references would wait for the collector.
+        self._on_late = _do_nothing
 
     def _pass_on(self, piece: bytes) -> None:
         self.bytes_out += len(piece)
@@ -276,3 +278,6 @@ class StreamAnswer:
         if self._late_row == LATE_GAPS and not self.late:
             self.late = True
             self._on_late()
+
+
+def _do_nothing() -> None: ...

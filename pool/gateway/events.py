@@ -4,12 +4,17 @@ The bytes stay untouched. An event is held until it is complete, so that an erro
 event that may be taken out is a usage event that the caller did not ask for.
 """
 
+import re
+
 import orjson
 
-from pool.gateway.chunks import SIZES, read_size
+from pool.gateway.chunks import SIZES
 
 # No answer needs an event this large; an endless one must not fill the memory.
 _MAX_HELD_BYTES = 8 << 20
+_EVENT = rb'data: \{"(?!error")[^\n]*(?<=\})\n\n'
+_USUAL_CHUNKS = re.compile(rb"(?:[0-9a-fA-F]{1,6}\r\n" + _EVENT + rb"\r\n)+")
+_EVENTS = re.compile(rb"^(" + _EVENT + rb")(?=\r\n)", re.MULTILINE)
 
 
 class EventGate:
@@ -33,38 +38,39 @@ class EventGate:
 
     @property
     def is_clear(self) -> bool:
-        """Nothing is held, and events need only be looked at as `span` does."""
+        """Nothing is held, and events need only be looked at as `take` does."""
         return not self._held and not self._responses and not self.failure
 
-    def span(self, data: bytes) -> int:
-        """Of a chunked body from the border of a chunk on: how many bytes are whole chunks, each one usual event.
+    def take(self, data: bytes) -> tuple[int, bytes]:
+        """Of a chunked body from the border of a chunk on: how many bytes are whole chunks of one usual event each,
+        and these events, framed anew where there are several.
 
         Usual is what needs no look inside: the frame of a JSON object, no error, no usage. Parsing each event
         would cost a fifth of the whole relay; the HTTP parser and a second look at its pieces as much again.
         """
         if b'"usage":' in data:
-            return 0
-        at, count, end_of_data = 0, 0, len(data)
-        while at < end_of_data:
-            line = data.find(b"\r\n", at, at + 8)
-            size = SIZES.get(data[at:line]) if line > 0 else None
-            if size is None:
-                size = read_size(data[at:line]) if line > 0 else 0
-                if not size:
-                    break
-            start = line + 2
-            end = start + size
-            if (
-                data[end - 3 : end + 2] != b"}\n\n\r\n"
-                or data[start : start + 8] != b'data: {"'
-                or data[start + 8 : start + 14] == b'error"'
-                or data.find(b"\n", start, end) != end - 2
-            ):
-                break
-            count += 1
-            at = end + 2
-        self.chunks += count
-        return at
+            return 0, b""
+        end_of_data = len(data)
+        line = data.find(b"\r\n", 0, 8)
+        if (
+            line > 0
+            and SIZES.get(data[:line]) == end_of_data - line - 4
+            and data[end_of_data - 5 :] == b"}\n\n\r\n"
+            and data[line + 2 : line + 10] == b'data: {"'
+            and data[line + 10 : line + 16] != b'error"'
+            and data.find(b"\n", line + 2) == end_of_data - 4
+        ):
+            # The read that there is most of: one chunk of one token.
+            self.chunks += 1
+            return end_of_data, data
+        found = _USUAL_CHUNKS.match(data)
+        taken = found.end() if found is not None else 0
+        if not taken:
+            return 0, b""
+        events = _EVENTS.findall(data, 0, taken)
+        self.chunks += len(events)
+        payload = b"".join(events)
+        return taken, b"%x\r\n%b\r\n" % (len(payload), payload)
 
     def feed(self, piece: bytes) -> bytes:
         """What may go on to the client: all complete events, up to the first one that must not."""

@@ -1,7 +1,7 @@
 """The gateway's counters and histograms, their merge over processes, and Prometheus' text format."""
 
 import os
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,18 @@ class Histogram:
     def observe(self, value_s: float) -> None:
         self.counts[bisect_left(BUCKETS_S, value_s)] += 1
         self.sum_s += value_s
+
+    def observe_many(self, values_s: list[float]) -> None:
+        """Sorts them: for many values a walk over the bounds costs less than a search for each."""
+        values_s.sort()
+        counts, start, total = self.counts, 0, len(values_s)
+        number = bisect_left(BUCKETS_S, values_s[0]) if total else 0
+        while start < total:
+            end = bisect_right(values_s, BUCKETS_S[number], start) if number < len(BUCKETS_S) else total
+            counts[number] += end - start
+            start = end
+            number += 1
+        self.sum_s += sum(values_s)
 
     def add(self, counts: Iterable[int], sum_s: float) -> None:
         self.counts = [mine + other for mine, other in zip(self.counts, counts, strict=True)]

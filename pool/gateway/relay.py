@@ -305,11 +305,9 @@ class Exchange:
 
     def count_gaps(self, gaps: list[float]) -> None:
         model, replica = self.model, self.replica
-        if model is not None and replica is not None:
+        if model is not None and replica is not None and gaps:
             labels = (model.name, str(replica.release), self.lane, self.tier)
-            itl = self.plane.metrics.series(labels).itl
-            for gap_s in gaps:
-                itl.observe(gap_s)
+            self.plane.metrics.series(labels).itl.observe_many(gaps)
 
     def _is_taken_elsewhere(self, attempt: Attempt, answer: PlainAnswer | StreamAnswer, body: bytes) -> bool:
         """An engine's own failure that another engine may spare the client."""
