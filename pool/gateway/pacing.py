@@ -1,10 +1,12 @@
-"""Spreads the events of a stream: at least a target apart, or in groups. The first leaves at once."""
+"""Spreads the events of a stream: at least a target apart, or in groups. The first token leaves at once."""
 
 import asyncio
 from collections.abc import Callable
 
 # With groups alone, a group that does not fill up leaves after this long.
 _GROUP_WAIT_S = 0.1
+# The role and the first token of an answer.
+_FREE_EVENTS = 2
 # A backlog is worked off within about so many steps, so that pacing delays an answer, never doubles it.
 _BACKLOG_STEPS = 10
 
@@ -12,7 +14,7 @@ _BACKLOG_STEPS = 10
 class Pacer:
     """Whole events in, the same bytes out. `flush` sends what is held; nothing is ever dropped."""
 
-    __slots__ = ("_due_s", "_group", "_held", "_loop", "_send", "_started", "_target_s", "_timer")
+    __slots__ = ("_due_s", "_free", "_group", "_held", "_loop", "_send", "_target_s", "_timer")
 
     def __init__(self, send: Callable[[bytes], None], *, target_s: float, group: int) -> None:
         """`target_s`: 0 = no least distance. `group`: events that leave together."""
@@ -23,15 +25,18 @@ class Pacer:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
-        self._started = False
+        self._free = _FREE_EVENTS
 
     def add(self, piece: bytes) -> None:
-        if not self._started:
-            self._started = True
+        events = _split(piece)
+        if self._free:
+            now, events = events[: self._free], events[self._free :]
+            self._free -= len(now)
             self._due_s = self._loop.time() + self._target_s
-            self._send(piece)
-            return
-        self._held += [event + b"\n\n" for event in piece.split(b"\n\n") if event]
+            self._send(b"".join(now))
+            if not events:
+                return
+        self._held += events
         if self._group > 1 and len(self._held) >= self._group:
             self._step()
         elif self._timer is None:
@@ -58,3 +63,10 @@ class Pacer:
             self._send(b"".join(now))
         if self._held:
             self._timer = self._loop.call_at(self._due_s, self._step)
+
+
+def _split(piece: bytes) -> list[bytes]:
+    """One by one; as it is, where lines end in another way."""
+    if not piece.endswith(b"\n\n"):
+        return [piece]
+    return [event + b"\n\n" for event in piece.split(b"\n\n")[:-1]]
