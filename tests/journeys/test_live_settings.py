@@ -51,7 +51,7 @@ class Live:
         answer = self.visitor.send(path, **typed)
         assert answer.status == 302, answer.content.decode()[:20_000]
 
-    def chat(self, text: str = SHORT, *, key: str = "", release: str = "", **extra: object) -> Answer:
+    def chat(self, text: str = SHORT, *, key: str = "", release: str = "", **extra: Any) -> Answer:
         body = {"model": "smollm2", "messages": [{"role": "user", "content": text}], "max_tokens": 4} | extra
         headers = {"x-sluice-release": release} if release else None
         port, key = self.sluice.gateway_port, key or self.sluice.key
@@ -60,7 +60,7 @@ class Live:
     def obeys(self, condition: Callable[[], bool], what: str) -> None:
         wait_until(condition, limit_s=OBEYED_S, what=what)
 
-    def refuses(self, code: str, text: str = SHORT, *, key: str = "", **extra: object) -> None:
+    def refuses(self, code: str, text: str = SHORT, *, key: str = "", **extra: Any) -> None:
         """Within the time, with the type that clients know the reason by."""
         seen: list[Answer] = []
 
@@ -247,3 +247,43 @@ def _change_key(live: Live, way: str, name: str, **changes: Any) -> None:
         assert live.sluice.call("PATCH", f"keys/{name}/", changes).status == 200
     else:
         live.save(f"/keys/{name}/", **{field: _typed(value) for field, value in changes.items()})
+
+
+@pytest.fixture
+def second_release(sluice: Installed) -> Iterator[int]:
+    """With one ready replica and no weight."""
+    listed = sluice.get(f"{MODEL}/releases/1/")
+    wish = {"version": listed["version"], "runtime": listed["runtime"], "profiles": listed["profiles"]}
+    number = int(sluice.post(f"{MODEL}/releases/", wish | {"replicas": 1})["number"])
+    wait_until(lambda: len(sluice.replicas(phase="ready")) == 2, limit_s=60, what="a second replica")
+    yield number
+    sluice.post(f"{MODEL}/releases/{number}/scale/", {"replicas": 0})
+    wait_until(lambda: len(sluice.engines()) == 1, limit_s=60, what="one engine")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_shadow_sees_requests_and_its_cost_is_told(second_release: int, live: Live, way: str) -> None:
+    with audited(live, "plan.set", source=way):
+        if way == "api":
+            shadow = {"release": second_release, "percent": 100}
+            live.sluice.post(f"{MODEL}/plans/", {"weights": {"1": 100}, "shadow": shadow})
+        else:
+            live.save(
+                f"/{MODEL}/plan/",
+                shadow_release=str(second_release),
+                shadow_percent="100",
+                **{f"weight_{second_release}": "0", "weight_1": "100"},
+            )
+    before = live.told()["shadow"]
+
+    live.obeys(lambda: _sends(live) and live.told()["shadow"]["tokens"] > before["tokens"], "a shadow")
+
+    seen = live.sluice.get(f"{MODEL}/traffic-control/")
+    assert seen["shadow_requests"] > before["requests"]
+    assert "Cost so far: unknown" not in live.visitor.open(f"/{MODEL}/plan/").content.decode()
+    assert live.sluice.find("gateway") == live.started[0]
+
+
+def _sends(live: Live) -> bool:
+    """Clients are served by the release of the plan, whatever the shadow does."""
+    return live.chat().headers["x-sluice-release"] == "1"
