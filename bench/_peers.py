@@ -115,22 +115,28 @@ def _start_vllm_router(policy: str) -> Starter:
     return start
 
 
-def _start_nginx(binary: str, home: Path, port: int, engines: Sequence[int]) -> list[str]:
-    servers = "".join(f"server 127.0.0.1:{engine};" for engine in engines)
-    # Buffering off, since a stream must pass at once; all else as it comes, one worker as one gateway process.
-    text = f"""
+_NGINX_KEPT_ALIVE = 'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;'
+
+
+def _start_nginx(pool: str, proxying: str) -> "Starter":
+    """One worker, as one gateway process. `pool`: of the upstream block. `proxying`: of the location."""
+
+    def start(binary: str, home: Path, port: int, engines: Sequence[int]) -> list[str]:
+        servers = "".join(f"server 127.0.0.1:{engine};" for engine in engines)
+        text = f"""
 worker_processes 1; daemon off; pid {home}/pid; error_log {home}/error.log; user {os.environ.get("USER", "root")};
 events {{ worker_connections 8192; }}
 http {{
   access_log off; client_body_temp_path {home}/body; proxy_temp_path {home}/proxy; keepalive_requests 1000000000;
   fastcgi_temp_path {home}/f; uwsgi_temp_path {home}/u; scgi_temp_path {home}/s;
-  upstream engines {{ {servers} keepalive 512; keepalive_requests 1000000000; }}
-  server {{ listen 127.0.0.1:{port} backlog=4096;
-    location / {{ proxy_pass http://engines; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off; }} }}
+  upstream engines {{ {servers} {pool} }}
+  server {{ listen 127.0.0.1:{port} backlog=4096; location / {{ proxy_pass http://engines; {proxying} }} }}
 }}
 """
-    (home / "nginx.conf").write_text(text)
-    return [binary, "-c", str(home / "nginx.conf"), "-p", str(home)]
+        (home / "nginx.conf").write_text(text)
+        return [binary, "-c", str(home / "nginx.conf"), "-p", str(home)]
+
+    return start
 
 
 def _start_haproxy(binary: str, home: Path, port: int, engines: Sequence[int]) -> list[str]:
@@ -175,7 +181,9 @@ Starter = Callable[[str, Path, int, Sequence[int]], list[str]]
 _STARTERS: tuple[tuple[str, str, Starter], ...] = (
     ("vllm-router", "vllm-router", _start_vllm_router("round_robin")),
     ("vllm-router-cache_aware", "vllm-router", _start_vllm_router("cache_aware")),
-    ("nginx", "nginx", _start_nginx),
+    # As its documentation has it, connections to engines are kept alive; without a word of it they are not.
+    ("nginx", "nginx", _start_nginx("keepalive 512; keepalive_requests 1000000000;", _NGINX_KEPT_ALIVE)),
+    ("nginx-default", "nginx", _start_nginx("", "")),
     ("haproxy", "haproxy", _start_haproxy),
     ("litellm", "litellm", _start_litellm),
 )

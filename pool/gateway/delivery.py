@@ -127,12 +127,15 @@ class Delivery:
         if current is not None and (int(stored[0]), int(stored[1])) <= current:
             return
         content: bytes | None = await _answer(client.hget(f"{prefix}:table", "bytes"))
-        if content and self._apply(content):
+        if content and await self._apply(content):
             await self._beat(client, prefix)
             await asyncio.to_thread(self._plane.routes.store_on_disk, content)
 
-    def _apply(self, content: bytes) -> bool:
-        return self._plane.routes.offer(content, now_s=self._loop.time())
+    async def _apply(self, content: bytes) -> bool:
+        routes = self._plane.routes
+        # A large one takes milliseconds to check and to read: not on the loop, which has streams to serve.
+        table = await asyncio.to_thread(routes.read, content)
+        return table is not None and routes.apply(table, now_s=self._loop.time())
 
     async def _beat(self, client: "redis.asyncio.Redis", prefix: str) -> None:
         now_s = self._loop.time()
@@ -169,7 +172,7 @@ class Delivery:
             applied = False
             try:
                 content = await self._fetch_table(url)
-                applied = content is not None and self._apply(content)
+                applied = content is not None and await self._apply(content)
                 if applied and content is not None:
                     await asyncio.to_thread(self._plane.routes.store_on_disk, content)
             except FetchFailed as exc:
