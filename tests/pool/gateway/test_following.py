@@ -9,9 +9,9 @@ from pool.domain.gateway_settings import LaneSettings, ModelSettings
 from pool.domain.routing_table import LaneRoute, ReplicaRoute, RoutingTable
 from tests.pool.gateway.rig import Connection, Rig, chat_request, make_release, make_table
 
-ONE = {"concurrency": 1, "adaptive": False}
+ONE: dict[str, Any] = {"concurrency": 1, "adaptive": False}
 """A lane that lets one request in at once."""
-SLOW = {"gap_s": 0.02, "chunks": 50}
+SLOW: dict[str, Any] = {"gap_s": 0.02, "chunks": 50}
 
 
 def lane(name: str = "default", edge: int | None = None, **settings: Any) -> LaneRoute:

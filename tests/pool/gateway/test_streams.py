@@ -11,7 +11,7 @@ import pytest
 from tests.pool.gateway.rig import CHAT, Connection, Rig, chat_body, chat_request
 from tests.pool.gateway.tables import keep_alive, make_one
 
-LATE = {"late_gap_ms": 20}
+LATE: dict[str, Any] = {"late_gap_ms": 20}
 
 
 def counter(rig: Rig, name: str, **labels: str) -> float:
@@ -244,7 +244,7 @@ async def test_a_refusal_after_comments_is_no_fault_of_the_engine(rig: Rig) -> N
 
 
 async def test_after_comments_in_the_queue_a_refusal_is_a_typed_event(rig: Rig) -> None:
-    lane = {"concurrency": 1, "adaptive": False, "queue_timeout_s": 0.3}
+    lane: dict[str, Any] = {"concurrency": 1, "adaptive": False, "queue_timeout_s": 0.3}
     await rig.serve(keep_alive(make_one(await rig.start_engine(gap_s=0.05, chunks=400), **lane), 0.05))
     first = await rig.connect()
     first.send(chat_request(stream=True))
