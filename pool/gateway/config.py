@@ -39,6 +39,8 @@ class Config:
     drain_s: float = 30.0
     sweep_s: float = 0.25
     """How exactly time-outs are kept."""
+    limit_window_s: float = 60.0
+    """The minute of limits per minute; tests have shorter ones."""
 
     @property
     def gateway_id(self) -> str:

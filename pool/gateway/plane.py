@@ -54,7 +54,9 @@ class Plane:
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
-        self.limits = Limits(processes=config.workers, has_ledger=config.redis_url is not None)
+        self.limits = Limits(
+            processes=config.workers, has_ledger=config.redis_url is not None, window_s=config.limit_window_s
+        )
         self.readers = Readers(config)
         self.routes.on_table.append(lambda table: self.readers.follow(table.models))
         self.routes.on_table.append(lambda table: follow_table(self.exchanges))
