@@ -16,8 +16,8 @@ from pool.compiled import hash_sources
 from pool.env import env_bool
 
 _LIMIT_S = 900.0
-# Besides the newest, one is kept for a checkout that goes back and forth.
-_KEPT = 2
+# Besides the newest, for checkouts that go back and forth, and for gateways that run on.
+_KEPT = 6
 
 
 def ensure_compiled(progress: Progress) -> Path | None:
