@@ -20,7 +20,7 @@ _FIRST_SHADOW_PERCENT = 10
 class PlanForm(forms.Form):
     """Weights in percent; `shadow_release` empty: none."""
 
-    shadow_release = forms.ChoiceField(label=gettext_lazy("Shadow"), required=False)
+    shadow_release = forms.ChoiceField(label=gettext_lazy("Release that watches"), required=False)
     shadow_percent = forms.FloatField(
         label=gettext_lazy("Part of the requests"),
         min_value=0,

@@ -115,6 +115,12 @@ class Metrics:
             found = self._series[labels] = Series()
         return found
 
+    def count_outcome(self, model: str, outcome: str) -> int:
+        """Of this process, over all releases, lanes and tiers."""
+        return sum(
+            series.outcomes.get(outcome, 0) for labels, series in self._series.items() if labels[0] == model
+        )
+
     def counter(self, name: str, **labels: str) -> Value:
         """One of COUNTERS; the same object for the same labels."""
         assert name in COUNTERS, name

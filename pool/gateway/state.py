@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from pool.gateway.refusals import RateLimited
 from pool.gateway.routes import ModelView
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _describe_model(plane: "Plane", model: ModelView, now_s: float) -> dict[str,
             }
             for number, gate in model.gates.items()
         },
+        "rate_limited": plane.metrics.count_outcome(model.name, RateLimited.code),
         "retries": model.budget.describe(now_s),
         "shadow": {"requests": requests, "tokens": tokens},
     }

@@ -1,9 +1,10 @@
 """What each gateway process says of its queues, limits and breakers: read from Redis, once a second at most.
 
 `sluice:<installation>:gateway-state` maps a gateway to JSON: {"at": ISO time or seconds, "models": {name: {"releases":
-{number: {"gate", "affinity", "replicas": {id: {"breaker", "waiting", "kv_used_ratio"}}}}, "retries", "shadow":
-{"requests", "tokens"}}}, "cache", "readers", "limits", "quarantine"}. What has no keys here is what `describe` of the
-gateway's part of that name gives. Without Redis nobody knows, which is not the same as nothing to tell.
+{number: {"gate", "affinity", "replicas": {id: {"breaker", "waiting", "kv_used_ratio"}}}}, "retries", "rate_limited":
+count, "shadow": {"requests", "tokens"}}}, "cache", "readers", "limits", "quarantine"}. What has no keys here is what
+`describe` of the gateway's part of that name gives. Without Redis nobody knows, which is not the same as nothing to
+tell.
 """
 
 from __future__ import annotations

@@ -60,8 +60,12 @@ class ReplicaControl:
     id: str
     release: int
     in_flight: int | None
+    slots: int | None
+    """Requests that its engine runs at once."""
     waiting: int | None
     kv_used_ratio: float | None
+    kv_tokens: int | None
+    """That its KV cache holds."""
     error_score: float | None
     breaker: Standing
     watermark: Standing
@@ -99,6 +103,8 @@ class TrafficControl:
     releases: tuple[ReleaseControl, ...]
     replicas: tuple[ReplicaControl, ...]
     limits: tuple[LimitUse, ...]
+    rate_limited: int | None
+    """Requests refused by a limit per minute of their key, lane or model, since the gateways' start."""
     cache_hits: int | None
     """Deterministic requests that were answered without an engine, since the gateways' start."""
     cache_misses: int | None
@@ -177,6 +183,7 @@ def build_traffic_control(
         ),
         replicas=tuple(_replica(row, releases[row.release.number]) for row in replicas),
         limits=_limit_uses(bodies, model),
+        rate_limited=_total(models, "rate_limited"),
         cache_hits=_total_of(caches, ("hits", "shared_hits", "coalesced")),
         cache_misses=_total(caches, "misses"),
         requests_per_min=_sum(retries, "requests_per_min"),
@@ -251,6 +258,8 @@ def _replica(row: Replica, told: Sequence[Mapping[str, Any]]) -> ReplicaControl:
         id=row.pk,
         release=row.release.number,
         in_flight=_total(gates, "in_flight"),
+        slots=_largest(gates, "slots"),
+        kv_tokens=_largest(gates, "kv_tokens"),
         waiting=None if not waiting else int(max(waiting)),
         kv_used_ratio=max(used, default=None),
         error_score=max(_known([part(one, "breaker") for one in seen], "error_score"), default=None),
@@ -293,6 +302,11 @@ def _worst(told: Sequence[Mapping[str, Any]], name: str, order: Sequence[str]) -
 
 def _known(told: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     return [value for one in told if (value := figure(one, name)) is not None]
+
+
+def _largest(told: Iterable[Mapping[str, Any]], name: str) -> int | None:
+    known = _known(told, name)
+    return int(max(known)) if known else None
 
 
 def _mean(told: Iterable[Mapping[str, Any]], name: str) -> float | None:

@@ -73,11 +73,12 @@ def _model() -> dict[str, Any]:
     closed = {"phase": "closed", "reason": "", "since_s": None, "left_s": None, "error_score": 0.004}
     trial = {"phase": "half_open", "reason": "hung", "since_s": 41.2, "left_s": None, "error_score": 0.21}
     lanes = {name: {"limit": 1, "in_flight": 1, "reason": reason} for name, reason in REASONS.items()}
+    engine = {"slots": 256, "kv_tokens": 120_000}
     gate = {
         "lanes": _lanes(),
         "replicas": {
-            "rk3m9d2q71": {"in_flight": 14, "watermark": calm, "lanes": lanes},
-            "rx8w4c5v2p": {"in_flight": 5, "watermark": full, "lanes": lanes},
+            "rk3m9d2q71": {"in_flight": 14, "watermark": calm, "lanes": lanes, **engine},
+            "rx8w4c5v2p": {"in_flight": 5, "watermark": full, "lanes": lanes, **engine},
         },
     }
     first = {
@@ -95,6 +96,7 @@ def _model() -> dict[str, Any]:
     }
     return {
         "releases": {"1": first, "2": second},
+        "rate_limited": 7,
         "retries": {"requests_per_min": 1240, "retries_per_min": 3, "denied": 0},
         "shadow": {"requests": 61, "tokens": 18_400},
     }

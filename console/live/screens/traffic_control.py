@@ -12,6 +12,7 @@ from console.live.screens.rows import Tree, hue_of
 from console.templatetags.units import UNKNOWN, format_count, format_duration, format_ms, format_share
 from pool.domain.gateway_settings import ModelSettings
 from pool.queries.models import ModelRow, find_model
+from pool.queries.plans import PlanRow
 from pool.queries.traffic_control import (
     LaneControl,
     LimitUse,
@@ -81,8 +82,8 @@ def control_tree(model: ModelRow, seen: TrafficControl) -> Tree:
     return {
         "redis_silent": seen.gateways is None,
         "nobody": seen.gateways == 0,
-        "tiles": _tiles(seen),
-        "lanes": [_lane_row(row) for row in seen.lanes],
+        "tiles": _tiles(seen, model),
+        "lanes": [_lane_row(row, model.plan) for row in seen.lanes],
         "no_lanes": not seen.lanes,
         "limits": [_limit_row(row) for row in seen.limits],
         "has_limits": bool(seen.limits),
@@ -92,49 +93,65 @@ def control_tree(model: ModelRow, seen: TrafficControl) -> Tree:
     }
 
 
-def _tiles(seen: TrafficControl) -> Tree:
+def _tiles(seen: TrafficControl, model: ModelRow) -> Tree:
     in_flight, queued = _sum(row.in_flight for row in seen.lanes), _sum(row.queued for row in seen.lanes)
     waits = [row.oldest_wait_s for row in seen.lanes if row.oldest_wait_s is not None]
-    refused = sum(sum(row.refused.values()) for row in seen.lanes) if seen.gateways else None
-    looked_up = None if seen.cache_hits is None else seen.cache_hits + (seen.cache_misses or 0)
+    refused = _count_refused(seen)
     return {
         "in_flight": format_count(in_flight),
         "queued": format_count(queued),
         "queued_tone": tones.WARN if queued else "",
         "oldest": _("oldest %(wait)s") % {"wait": format_duration(max(waits))} if waits and queued else "",
-        "refused": format_count(refused),
-        "refused_words": _refused_words(seen),
-        "cache": format_share(seen.cache_hits / looked_up)
-        if looked_up and seen.cache_hits is not None
-        else UNKNOWN,
-        "cache_words": _("%(hits)s of %(all)s asked")
-        % {"hits": format_count(seen.cache_hits), "all": format_count(looked_up)}
-        if looked_up
-        else _("no answer kept"),
+        "refused": format_count(sum(refused.values()) if seen.gateways else None),
+        "refused_words": _refused_words(refused),
         "retries": format_count(seen.retries_per_min),
         "retries_words": _("in the last minute, of %(all)s requests")
         % {"all": format_count(seen.requests_per_min)},
-        "shadow": format_count(seen.shadow_tokens),
-        "shadow_words": _("tokens, %(count)s requests") % {"count": format_count(seen.shadow_requests)},
+        **_cache_tile(seen, model.gateway),
+        **_shadow_tile(seen, model.plan),
     }
 
 
-def _refused_words(seen: TrafficControl) -> str:
-    totals: dict[str, int] = {}
+def _cache_tile(seen: TrafficControl, settings: ModelSettings) -> Tree:
+    hits = seen.cache_hits
+    asked = None if hits is None else hits + (seen.cache_misses or 0)
+    if asked and hits is not None:
+        words = _("%(hits)s of %(all)s asked") % {"hits": format_count(hits), "all": format_count(asked)}
+        return {"cache": format_share(hits / asked), "cache_words": words}
+    if not settings.cache_s and not settings.coalesce:
+        return {"cache": _("off"), "cache_words": ""}
+    return {"cache": UNKNOWN, "cache_words": _("nothing deterministic was asked")}
+
+
+def _shadow_tile(seen: TrafficControl, plan: PlanRow | None) -> Tree:
+    """What a shadow of the past has cost stays shown."""
+    if not seen.shadow_tokens and (plan is None or not plan.shadow):
+        return {"shadow": _("off"), "shadow_words": ""}
+    words = _("tokens, %(count)s requests") % {"count": format_count(seen.shadow_requests)}
+    return {"shadow": format_count(seen.shadow_tokens), "shadow_words": words}
+
+
+def _count_refused(seen: TrafficControl) -> dict[str, int]:
+    """By code, over all lanes."""
+    totals = {"rate_limited": seen.rate_limited or 0}
     for row in seen.lanes:
         for code, count in row.refused.items():
             totals[code] = totals.get(code, 0) + count
+    return totals
+
+
+def _refused_words(totals: dict[str, int]) -> str:
     shown = sorted(totals.items(), key=lambda item: -item[1])[:3]
     return ", ".join(f"{code} {format_count(count)}" for code, count in shown if count)
 
 
-def _lane_row(row: LaneControl) -> Tree:
+def _lane_row(row: LaneControl, plan: PlanRow | None) -> Tree:
     share = None if row.limit in (None, 0) or row.in_flight is None else row.in_flight / (row.limit or 1)
     tone, state = _standing(row.growth, calm=_("steady"))
     return {
         "id": f"{row.release}-{row.lane}",
         "lane": row.lane,
-        "release": _("release %(number)d") % {"number": row.release},
+        "release": _part_words(row, plan),
         "hue": hue_of(row.release),
         "in_flight": format_count(row.in_flight),
         "limit": format_count(row.limit),
@@ -152,9 +169,19 @@ def _lane_row(row: LaneControl) -> Tree:
         "growth": state,
         "growth_tone": tone,
         "growth_reason": _reason(row.growth),
-        "refused": format_count(sum(row.refused.values())) if row.refused else UNKNOWN,
+        "refused": format_count(None if row.in_flight is None else sum(row.refused.values())),
         "refused_words": ", ".join(f"{code} {format_count(n)}" for code, n in row.refused.items() if n),
     }
+
+
+def _part_words(row: LaneControl, plan: PlanRow | None) -> str:
+    """“release 2, 5 %”: the part of the lane's traffic that the plan gives the release."""
+    name = _("release %(number)d") % {"number": row.release}
+    if plan is None:
+        return name
+    weights, shadow = plan.lanes.get(row.lane) or plan.weights, plan.shadow or {}
+    words = f"{name}, {weights.get(str(row.release), 0)} %"
+    return f"{words}, {_('shadow')}" if shadow.get("release") == row.release else words
 
 
 def _limit_row(row: LimitUse) -> Tree:
@@ -189,7 +216,11 @@ def _replica_row(row: ReplicaControl, settings: ModelSettings) -> Tree:
         "kv": format_share(row.kv_used_ratio),
         "kv_width": _width(row.kv_used_ratio),
         "kv_tone": _kv_tone(row.kv_used_ratio, settings),
+        "kv_tokens": _("of %(count)s tokens") % {"count": format_count(row.kv_tokens)}
+        if row.kv_tokens
+        else "",
         "in_flight": format_count(row.in_flight),
+        "slots": _("of %(count)s slots") % {"count": format_count(row.slots)} if row.slots else "",
         "waiting": _("%(count)s wait in the engine") % {"count": format_count(row.waiting)}
         if row.waiting
         else "",

@@ -2,7 +2,7 @@
 
 from pool.domain.breaker import Fault
 from pool.domain.gateway_settings import ModelSettings
-from pool.gateway.state import set_gauges
+from pool.gateway.state import describe_plane, set_gauges
 from tests.pool.gateway.rig import Rig, chat_request, make_release, make_table
 
 
@@ -51,3 +51,13 @@ async def test_bytes_prefixes_and_kept_answers_are_counted(rig: Rig) -> None:
     assert 'sluice_affinity_cached_tokens_total{model="m",release="1"} 48.0\n' in page
     assert 'sluice_answer_cache_total{model="m",result="hits"} 2.0\n' in page
     assert 'sluice_answer_cache_total{model="m",result="misses"} 1.0\n' in page
+
+
+async def test_requests_over_a_limit_are_told_by_model(rig: Rig) -> None:
+    release = make_release(1, await rig.start_engine())
+    plane = (await rig.serve(make_table(release, settings=ModelSettings(requests_per_min=1)))).plane
+
+    answers = [await rig.ask() for _ in range(3)]
+
+    assert [answer.status for answer in answers] == [200, 429, 429]
+    assert describe_plane(plane, 0.0)["models"]["m"]["rate_limited"] == 2

@@ -43,11 +43,17 @@ def test_a_seeded_pool_is_told_with_its_reasons() -> None:
         f"more wait than ten minutes ago, for 2{NO_BREAK}min{NO_BREAK}12{NO_BREAK}s",
     )
     assert (mid["ttft_tone"], lanes["1-short"]["ttft_tone"]) == ("warn", "ok")
+    assert (mid["refused"], lanes["1-short"]["refused"], lanes["1-mid"]["release"]) == (
+        "42",
+        "0",
+        "release 1, 75 %",
+    )
+    assert (full["slots"], full["kv_tokens"]) == ("of 256 slots", "of 120,000 tokens")
     assert (full["mark"], full["kv_tone"], full["breaker"]) == ("no new long", "warn", "on trial")
     assert full["breaker_reason"] == f"no progress while work waits, for 41{NO_BREAK}s"
     assert (releases["2"]["alarm"], releases["2"]["tokenizer"]) == (True, "degraded")
     tiles: Any = tree["tiles"]
-    assert (tiles["cache"], tiles["refused_words"]) == ("23 %", "shed 42, overloaded 8, queue_timeout 4")
+    assert (tiles["cache"], tiles["refused_words"]) == ("23 %", "shed 42, rate_limited 14, overloaded 8")
 
 
 def test_what_nobody_told_is_a_dash_and_unknown() -> None:
@@ -61,6 +67,21 @@ def test_what_nobody_told_is_a_dash_and_unknown() -> None:
     assert (tree["nobody"], tree["redis_silent"]) == (True, False)
     assert (lane["in_flight"], lane["fill"], lane["growth"]) == ("—", "0%", "unknown")
     assert (replica["kv"], replica["breaker"], replica["breaker_tone"]) == ("—", "unknown", "idle")
+
+
+def test_a_cache_and_a_shadow_that_are_off_are_no_unknown_figures() -> None:
+    factories.make_routing_state()
+    model = factories.make_model(MODEL)
+
+    tiles: Any = build_traffic_control(MODEL)["tiles"]
+    assert (tiles["cache"], tiles["shadow"]) == ("off", "off")
+
+    model.gateway = {"cache_s": 60}
+    model.save()
+    factories.make_plan(model, shadow={"release": 2, "percent": 5})
+    tiles = build_traffic_control(MODEL)["tiles"]
+    assert (tiles["cache"], tiles["cache_words"]) == ("—", "nothing deterministic was asked")
+    assert (tiles["shadow"], tiles["shadow_words"]) == ("—", "tokens, — requests")
 
 
 def test_a_silent_redis_is_said(settings: Any) -> None:
