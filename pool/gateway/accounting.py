@@ -68,7 +68,7 @@ def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:
             expected_tokens=max(0, exchange.prompt_tokens - exchange.uncached_tokens),
             engine_tokens=usage.cached_tokens,
         )
-    if model.tokenizer is None and exchange.ask is not None:
+    if model.tokenizer is None and exchange.ask is not None and not exchange.truncated_tokens:
         model.correction.note(estimate=exchange.ask.prompt_tokens, actual=usage.prompt_tokens)
 
 

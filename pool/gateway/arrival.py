@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from pool.domain.quarantine import hash_request
-from pool.domain.token_estimate import error_ratio_of, estimate_tokens, needs_count
+from pool.domain.token_estimate import error_ratio_of, needs_count
 from pool.gateway.answer_cache import Turn
 from pool.gateway.answer_store import Answer
 from pool.gateway.ask import Ask, ask_here
@@ -62,8 +62,11 @@ def place(exchange: "Exchange", tokens: int) -> None:
     model, ask, plane = exchange.model, exchange.ask, exchange.plane
     assert model is not None
     assert ask is not None
-    if model.settings.truncation != "off" and model.max_model_len is not None:
-        tokens = _truncate(exchange, ask, tokens, model.max_model_len, model.settings.truncation)
+    if model.settings.truncation != "off" and model.max_model_len is not None and ask.cuts_left:
+        left = _cut(exchange, ask, tokens, tokens + (ask.max_tokens or 1) - model.max_model_len)
+        if left is None:
+            return
+        tokens = left
     exchange.prompt_tokens = exchange.uncached_tokens = tokens
     set_lane(exchange, model)
     output_tokens = USUAL_OUTPUT_TOKENS if ask.max_tokens is None else ask.max_tokens
@@ -169,19 +172,43 @@ def _find_answer(exchange: "Exchange", ask: Ask, release: int) -> bool:
     return found is Turn.WAIT
 
 
-def _truncate(exchange: "Exchange", ask: Ask, tokens: int, limit: int, how: str) -> int:
-    """What is left; the request goes on as it is where it cannot be cut."""
-    excess = tokens + (ask.max_tokens or 1) - limit
-    if excess <= 0 or ask.fields is None:
+def _cut(exchange: "Exchange", ask: Ask, tokens: int, excess: int) -> int | None:
+    """What is left; all of it where it cannot be cut. None: a reader is at it, then `place` comes again."""
+    model, readers = exchange.model, exchange.plane.readers
+    assert model is not None
+    if excess <= 0:
         return tokens
-    weights = exchange.plane.readers.measures(ask.model).weights
+    ask.cuts_left -= 1
+    how = model.settings.truncation
+    if ask.fields is not None:
+        cut = truncate(
+            ask.fields, path=ask.path, how=how, excess_tokens=excess, count=readers.counts(model.name)
+        )
+        return _recount(exchange, ask, tokens, cut or 0, orjson.dumps(ask.fields) if cut else ask.body)
 
-    def count(text: str) -> int:
-        return estimate_tokens(text, weights)
+    def on_cut(cut: int, body: bytes | bytearray) -> None:
+        left = _recount(exchange, ask, tokens, cut, body)
+        if left is not None:
+            exchange.on_counted(left)
 
-    cut = truncate(ask.fields, path=ask.path, how=how, excess_tokens=excess, count=count)
-    if cut is None:
+    exchange.job = readers.truncate(
+        ask.path, ask.body, model=model.name, how=how, excess_tokens=excess, on_done=on_cut
+    )
+    return tokens if exchange.job is None else None
+
+
+def _recount(exchange: "Exchange", ask: Ask, tokens: int, cut: int, body: bytes | bytearray) -> int | None:
+    """What is left after a cut. None: a reader counts it."""
+    model = exchange.model
+    assert model is not None
+    if not cut:
+        ask.cuts_left = 0
         return tokens
-    exchange.truncated_tokens = cut
-    ask.body = orjson.dumps(ask.fields)
-    return max(1, tokens - cut)
+    ask.body = body
+    exchange.truncated_tokens += cut
+    # What stands where there is no count.
+    ask.prompt_tokens = max(1, tokens - cut)
+    exchange.job = exchange.plane.readers.count(
+        model.tokenizer, ask.path, ask.body, on_done=exchange.on_counted
+    )
+    return ask.prompt_tokens if exchange.job is None else None

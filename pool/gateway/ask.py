@@ -20,7 +20,7 @@ class Ask:
     """`body` is what an engine gets. `fields`: None if a reader process read it."""
 
     __slots__ = (
-        "_prompt", "_reading", "body", "changed", "fields", "hides_usage", "max_tokens", "model", "path",
+        "_prompt", "_reading", "body", "changed", "cuts_left", "fields", "hides_usage", "max_tokens", "model", "path",
         "prompt_tokens", "stream",
     )  # fmt: skip
 
@@ -33,6 +33,8 @@ class Ask:
         self.hides_usage = False
         """The engine is asked for usage at the end of the stream, the caller did not ask for it."""
         self.max_tokens: int | None = None
+        self.cuts_left = 2
+        """The first is by a guess; an exact count may show that it was not enough."""
         self.prompt_tokens = 0
         self.changed: tuple[str, ...] = ()
         """What the guards changed."""

@@ -11,6 +11,8 @@ Pair = tuple[str, str | None]
 """Digests of a tokenizer and of a chat template."""
 OnRead = Callable[[Reading | GatewayError], None]
 OnCount = Callable[[int | None], None]
+OnCut = Callable[[int, bytes | bytearray], None]
+"""Tokens that are gone, and what is left of the body."""
 
 
 class Job:

@@ -1,6 +1,7 @@
 """The prompt of a request as one text, for guesses of its length and for hashes of its blocks. No templates here."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -36,6 +37,11 @@ class Measures(NamedTuple):
 
 
 USUAL = Measures()
+
+
+def count_with(measures: Measures) -> Callable[[str], int]:
+    """A guess at a text's own tokens."""
+    return partial(estimate_tokens, weights=measures.weights)
 
 
 def measures_of(fields: list[Any]) -> Measures:

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import subprocess
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pool.domain.gateway_settings import changed_settings
@@ -17,8 +17,8 @@ from pool.gateway.config import Config
 from pool.gateway.openai import GatewayError, InvalidRequest
 from pool.gateway.reading.body import Reading
 from pool.gateway.reading.child import Child, start_child
-from pool.gateway.reading.jobs import Job, OnCount, OnRead, Pair
-from pool.gateway.reading.prompt import USUAL, Measures
+from pool.gateway.reading.jobs import Job, OnCount, OnCut, OnRead, Pair
+from pool.gateway.reading.prompt import USUAL, Measures, count_with
 from pool.gateway.reading.tokenizer_state import TokenizerStates
 from pool.gateway.refusals import Overloaded
 
@@ -73,6 +73,10 @@ class Readers:
         """What guesses for this model are made with; the usual ones until its tokenizer was measured."""
         return self._states.measures.get(model, USUAL)
 
+    def counts(self, model: str) -> Callable[[str], int]:
+        """Guesses at texts of this model."""
+        return count_with(self.measures(model))
+
     def read(
         self, path: bytes, body: bytes | bytearray, *, on_done: OnRead, timeout_s: float = READ_TIMEOUT_S
     ) -> Job:
@@ -108,6 +112,41 @@ class Readers:
         job = Job(question, body, lambda answer, _: on_done(answer.get("tokens")), needs=pair)
         self._totals["counts"] += 1
         self._counts.append(job)
+        self._limit(job, timeout_s)
+        self._dispatch()
+        return job
+
+    def truncate(
+        self,
+        path: bytes,
+        body: bytes | bytearray,
+        *,
+        model: str,
+        how: str,
+        excess_tokens: int,
+        on_done: OnCut,
+        timeout_s: float = READ_TIMEOUT_S,
+    ) -> Job | None:
+        """As `pool.gateway.truncation`; 0 tokens are gone where it cannot be done in time, or at all. Returns None,
+        and calls nobody, when too many wait."""
+        if len(self._reads) >= self._queue_limit or self._closed:
+            self._totals["refused"] += 1
+            return None
+
+        def on_end(answer: dict[str, Any], payload: bytearray) -> None:
+            cut = answer.get("cut", 0)
+            on_done(cut, payload if cut else body)
+
+        question = {
+            "do": "truncate",
+            "path": path.decode(),
+            "model": model,
+            "how": how,
+            "excess": excess_tokens,
+        }
+        job = Job(question, body, on_end)
+        self._totals["reads"] += 1
+        self._reads.append(job)
         self._limit(job, timeout_s)
         self._dispatch()
         return job

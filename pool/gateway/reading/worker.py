@@ -21,7 +21,8 @@ from pool.gateway.openai import GatewayError
 from pool.gateway.reading.body import Reading, read_body
 from pool.gateway.reading.counting import Counter
 from pool.gateway.reading.frames import receive, send
-from pool.gateway.reading.prompt import Measures, measures_of
+from pool.gateway.reading.prompt import USUAL, Measures, count_with, measures_of
+from pool.gateway.truncation import truncate
 
 # Serving comes first where a core is short.
 _NICENESS = 5
@@ -57,6 +58,8 @@ class Worker:
             case "count":
                 counter = self._counters[(question["tokenizer"], question["template"])]
                 return {"tokens": counter.count(question["path"], _parse(payload))}, b""
+            case "truncate":
+                return self._truncate(question, _parse(payload))
             case "configure":
                 self._configure(question)
                 return {}, b""
@@ -71,6 +74,16 @@ class Worker:
         fields = {name: getattr(reading, name) for name in names}
         changed = reading.body is not payload
         return {"reading": fields, "rewritten": changed}, bytes(reading.body) if changed else b""
+
+    def _truncate(self, question: dict[str, Any], fields: dict[str, Any]) -> Answer:
+        cut = truncate(
+            fields,
+            path=question["path"].encode(),
+            how=question["how"],
+            excess_tokens=question["excess"],
+            count=count_with(self._measures.get(question["model"], USUAL)),
+        )
+        return ({"cut": 0}, b"") if cut is None else ({"cut": cut}, orjson.dumps(fields))
 
     def _configure(self, question: dict[str, Any]) -> None:
         self._settings = {model: read_model_settings(own) for model, own in question["settings"].items()}

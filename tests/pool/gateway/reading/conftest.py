@@ -105,3 +105,19 @@ async def count(readers: Readers, pair: Pair, body: bytes, **options: Any) -> An
     )
     assert job is not None
     return await done
+
+
+async def cut(readers: Readers, body: bytes | bytearray, *, excess_tokens: int, how: str = "message") -> Any:
+    """Tokens and the body."""
+    done = asyncio.get_running_loop().create_future()
+    job = readers.truncate(
+        b"/v1/chat/completions",
+        body,
+        model="m",
+        how=how,
+        excess_tokens=excess_tokens,
+        on_done=lambda tokens, left: done.set_result((tokens, left)),
+    )
+    assert job is not None
+    async with asyncio.timeout(DEADLINE_S):
+        return await done

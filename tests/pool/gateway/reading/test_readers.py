@@ -18,6 +18,7 @@ from tests.pool.gateway.reading.conftest import (
     Files,
     chat_body,
     count,
+    cut,
     make_model,
     make_release,
     read,
@@ -59,6 +60,20 @@ async def test_a_rewritten_body_comes_back(readers: Readers) -> None:
     reading = await read(readers, body, b"/v1/responses")
 
     assert json.loads(reading.body) == {"model": "m", "input": "hello " * 50_000, "store": False}
+
+
+async def test_a_conversation_is_cut_elsewhere(readers: Readers) -> None:
+    talk = [{"role": ("user", "assistant")[n % 2], "content": "word " * 2000} for n in range(41)]
+    body = bytearray(json.dumps({"model": "m", "messages": talk}).encode())
+
+    tokens, left = await cut(readers, body, excess_tokens=30_000)
+    whole = await cut(readers, body, excess_tokens=10_000_000)
+
+    kept = json.loads(left)["messages"]
+    assert 30_000 <= tokens < 36_000
+    assert (kept[0], kept[-1]) == (talk[0], talk[-1])
+    assert len(kept) < len(talk)
+    assert whole == (0, body)
 
 
 async def test_settings_of_the_table_reach_the_readers(ready: Readers) -> None:
