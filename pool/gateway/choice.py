@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from pool.gateway.routes import ModelView, Routes
 
 
+# An engine that did not say how much its context holds.
+_UNBOUNDED = 1 << 40
+
+
 def make_pick(index: PrefixIndex) -> Pick:
     """For one release's gate. Prefixes count where the request brings its blocks."""
 
@@ -89,10 +93,22 @@ def find_gate(
         )
         if other is not None:
             return other, model.gates[other]
+        release = _find_largest(model, lane) or release
+        gate = model.gates.get(release) if release is not None else None
     if gate is not None and release is not None and any(model.replicas[release]):
         # It says what is wrong: too long for every context, or all of them tried.
         return release, gate
     raise no_replica(model)
+
+
+def _find_largest(model: "ModelView", lane: str) -> int | None:
+    """The release with weight whose context holds most: what is too long for it is too long."""
+    found = {
+        release: max(one.max_model_len or _UNBOUNDED for one in model.replicas[release])
+        for release, weight in model.weights(lane).items()
+        if weight > 0 and model.replicas.get(release)
+    }
+    return max(found, key=found.__getitem__, default=None)
 
 
 def no_replica(model: "ModelView") -> GatewayError:
