@@ -15,6 +15,8 @@ from console.errors import Failure, database_down, make_failure
 
 GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
+NO_FORMS = ("/api/", "/internal/")
+"""What is posted there is read by a schema."""
 WITHOUT_DATABASE = ("/static/", "/healthz", "/readyz")
 
 SECURITY_HEADERS: Final = {
@@ -44,7 +46,7 @@ class RequestIdentity:
 def _refusal(request: HttpRequest) -> Failure | None:
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         return make_failure("malformed_request", "NUL characters are not accepted.")
-    if request.method == "POST" and not request.path.startswith("/api/") and _holds_nul(request.body):
+    if request.method == "POST" and not request.path.startswith(NO_FORMS) and _holds_nul(request.body):
         return make_failure("malformed_request", "NUL characters are not accepted.")
     # WSGI reads as much as Content-Length says: a chunked body would be taken for an empty one.
     if "chunked" in request.META.get("HTTP_TRANSFER_ENCODING", "") and not request.META.get("CONTENT_LENGTH"):

@@ -15,6 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz),
     path("readyz", health.readyz),
     path("internal/routing-table", internal.routing_table),
+    path("internal/gateway-state", internal.gateway_state),
     path("internal/tokenizer/<str:digest>", internal.tokenizer_file),
     path("api/", include("console.api.urls")),
     path("", include("console.pages.urls")),

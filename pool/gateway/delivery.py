@@ -8,6 +8,7 @@ import base64
 import contextlib
 import logging
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -54,6 +55,7 @@ class Delivery:
         self._last_sign_s = float("-inf")
         self._next_beat_s = 0.0
         self._next_facts_s = 0.0
+        self._next_state_s = 0.0
 
     @property
     def redis_is_silent(self) -> bool:
@@ -145,8 +147,7 @@ class Delivery:
         pipeline.set(f"{prefix}:gateway:{self._plane.config.gateway_id}", beat, ex=10)
         pipeline.publish(f"{prefix}:gateways", beat)
         if self._describe is not None:
-            at = datetime.fromtimestamp(time.time(), UTC).isoformat()
-            state = orjson.dumps({"at": at, **self._describe(now_s)}, option=orjson.OPT_NON_STR_KEYS)
+            state = _build_state(self._describe, now_s)
             pipeline.hset(f"{prefix}:gateway-state", self._plane.config.gateway_id, state)
             pipeline.expire(f"{prefix}:gateway-state", _STATE_KEPT_S)
         await pipeline.execute()
@@ -175,6 +176,7 @@ class Delivery:
                 applied = content is not None and await self._apply(content)
                 if applied and content is not None:
                     await asyncio.to_thread(self._plane.routes.store_on_disk, content)
+                await self._tell_web(url)
             except FetchFailed as exc:
                 logger.debug("web not reached", extra={"error": exc.message})
             # What was just applied is acknowledged at once, by the next question.
@@ -186,16 +188,29 @@ class Delivery:
         config = self._plane.config
         path = f"/internal/routing-table?gateway={config.gateway_id}&applied={epoch}.{version}"
         beat = build_beat(self._plane, now_s=self._loop.time())
-        headers = {
-            "authorization": f"Bearer {derive_internal_token(config.secret)}",
-            "x-sluice-heartbeat": base64.urlsafe_b64encode(beat).decode(),
-        }
-        status, content = await fetch(url, path, headers=headers)
+        headers = {"x-sluice-heartbeat": base64.urlsafe_b64encode(beat).decode()}
+        status, content = await fetch(url, path, headers=self._authorization | headers)
         if status == 200:
             return content
         if status != 204:
             raise FetchFailed(f"Web answered {status}.", status=status)
         return None
+
+    async def _tell_web(self, url: str) -> None:
+        """What pages show of this process, once a second while they cannot read it from Redis. Raises FetchFailed."""
+        now_s = self._loop.time()
+        if self._describe is None or now_s < self._next_state_s:
+            return
+        self._next_state_s = now_s + BEAT_S
+        state = await asyncio.to_thread(zlib.compress, _build_state(self._describe, now_s), 1)
+        path = f"/internal/gateway-state?gateway={self._plane.config.gateway_id}"
+        status, _ = await fetch(url, path, headers=self._authorization, body=state)
+        if status != 204:
+            raise FetchFailed(f"Web answered {status}.", status=status)
+
+    @property
+    def _authorization(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {derive_internal_token(self._plane.config.secret)}"}
 
     # Disk.
     async def _keep_house(self) -> None:
@@ -205,6 +220,11 @@ class Delivery:
                 metrics.write_snapshot(self._plane.metrics, config.state_dir, worker=config.worker)
             self._plane.routes.forget_old(self._loop.time())
             await asyncio.sleep(BEAT_S)
+
+
+def _build_state(describe: Callable[[float], Mapping[str, Any]], now_s: float) -> bytes:
+    at = datetime.fromtimestamp(time.time(), UTC).isoformat()
+    return orjson.dumps({"at": at, **describe(now_s)}, option=orjson.OPT_NON_STR_KEYS)
 
 
 async def _go_on(work: Callable[[], Awaitable[None]]) -> None:

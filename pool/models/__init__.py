@@ -15,7 +15,7 @@ from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
 from pool.models.telemetry import StreamPosition, TrafficCell
 from pool.models.tokenizers import TokenizerFile, TokenizerUse
-from pool.models.traffic import GatewayInstance, Plan, PlanInForce, RoutingState
+from pool.models.traffic import GatewayInstance, GatewaySnapshot, Plan, PlanInForce, RoutingState
 
 __all__ = [
     "ApiToken",
@@ -24,6 +24,7 @@ __all__ = [
     "DeviceClaim",
     "DeviceMemory",
     "GatewayInstance",
+    "GatewaySnapshot",
     "IdempotencyRecord",
     "Intent",
     "Key",

@@ -60,6 +60,20 @@ class RoutingState(models.Model):
         return f"{self.epoch}.{self.version}"
 
 
+class GatewaySnapshot(models.Model):
+    """What pages show of a gateway process; written only while that process does not reach Redis."""
+
+    id = models.CharField(max_length=64, primary_key=True)
+    at = models.DateTimeField()
+    body = models.JSONField()
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.id
+
+
 class GatewayInstance(models.Model):
     """A gateway process as its last beat described it."""
 

@@ -3,8 +3,8 @@
 `sluice:<installation>:gateway-state` maps a gateway to JSON: {"at": ISO time or seconds, "models": {name: {"releases":
 {number: {"gate", "affinity", "replicas": {id: {"breaker", "waiting", "kv_used_ratio"}}}}, "retries", "rate_limited":
 count, "shadow": {"requests", "tokens"}}}, "cache", "readers", "limits", "quarantine"}. What has no keys here is what
-`describe` of the gateway's part of that name gives. Without Redis nobody knows, which is not the same as nothing to
-tell.
+`describe` of the gateway's part of that name gives. A gateway that does not reach Redis tells web. Where nobody tells,
+nobody knows: that is not the same as nothing to tell.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import redis
 from django.conf import settings
 
-from pool.models import RoutingState
+from pool.models import GatewaySnapshot, RoutingState
 
 logger = logging.getLogger(__name__)
 
@@ -74,10 +74,21 @@ def _reader() -> StateReader:
 
 
 def list_gateway_states(*, now: datetime) -> tuple[GatewayState, ...] | None:
-    """Those that are young enough to tell of now. None: nobody can be asked. 1 query."""
+    """Those that are young enough to tell of now. None: nobody can be asked. 2 queries.
+
+    A gateway that does not reach Redis told web instead, whether web itself reaches it or not.
+    """
     installation = RoutingState.objects.filter(pk=1).values_list("installation", flat=True).first()
-    found = _reader().read(installation) if installation else None
-    return None if found is None else tuple(state for state in found if now - state.at < FRESH_FOR)
+    stored = _reader().read(installation) if installation else None
+    told = [
+        GatewayState(row.id, row.at, row.body)
+        for row in GatewaySnapshot.objects.filter(at__gt=now - FRESH_FOR)
+    ]
+    if stored is None and not told:
+        return None
+    fresh = [state for state in stored or () if now - state.at < FRESH_FOR]
+    newest = {state.id: state for state in sorted((*fresh, *told), key=lambda state: state.at)}
+    return tuple(newest[identity] for identity in sorted(newest))
 
 
 def parse_state(identity: str, content: bytes) -> GatewayState | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pool.models import GatewayInstance
+from pool.models import GatewayInstance, GatewaySnapshot
 from pool.services.errors import Invalid
 
 KEPT_FIELDS = ("in_flight", "nodes", "replicas", "at")
@@ -26,9 +26,23 @@ def note_beat(beat: Mapping[str, Any], *, via: str, now: datetime) -> None:
     )
 
 
+def note_state(identity: str, state: Mapping[str, Any], *, now: datetime) -> None:
+    """What pages show of a gateway that does not reach Redis. One statement, no audit row. Raises Invalid."""
+    if not _is_identity(identity):
+        raise Invalid("A gateway's id has 1 to 64 printable characters.")
+    GatewaySnapshot.objects.bulk_create(
+        [GatewaySnapshot(id=identity, at=now, body=dict(state))],
+        update_conflicts=True, unique_fields=["id"], update_fields=["at", "body"],
+    )  # fmt: skip
+
+
+def _is_identity(identity: str) -> bool:
+    return 1 <= len(identity) <= _LONGEST_ID and identity.isprintable()
+
+
 def _row(beat: Mapping[str, Any], *, via: str, now: datetime) -> GatewayInstance:
     identity = str(beat["id"])
-    if not 1 <= len(identity) <= _LONGEST_ID or not identity.isprintable():
+    if not _is_identity(identity):
         raise ValueError(identity)
     return GatewayInstance(
         id=identity,

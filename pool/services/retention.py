@@ -8,7 +8,15 @@ from typing import Any
 from django.contrib.sessions.models import Session
 from django.db.models import QuerySet
 
-from pool.models import GatewayInstance, IdempotencyRecord, Intent, PhaseChange, Replica, TrafficCell
+from pool.models import (
+    GatewayInstance,
+    GatewaySnapshot,
+    IdempotencyRecord,
+    Intent,
+    PhaseChange,
+    Replica,
+    TrafficCell,
+)
 
 KEEP_ANSWERS = timedelta(days=1)
 KEEP_INTENTS = timedelta(days=30)
@@ -33,6 +41,7 @@ def drop_old_rows(now: datetime) -> dict[str, int]:
         ),
         "cells": _drop(TrafficCell.objects.filter(at__lt=now - KEEP_CELLS)),
         "gateways": _drop(GatewayInstance.objects.filter(gone_at__lt=now - KEEP_ANSWERS)),
+        "snapshots": _drop(GatewaySnapshot.objects.filter(at__lt=now - KEEP_ANSWERS)),
     }
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+import zlib
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from django.test import Client
 
 from pool.domain.routing_table import from_bytes
 from pool.domain.signing import derive_internal_token
-from pool.models import GatewayInstance, RoutingState, TokenizerFile
+from pool.models import GatewayInstance, GatewaySnapshot, RoutingState, TokenizerFile
+from pool.queries import gateway_states
 from pool.services.audit import Actor
 from pool.services.keys import KeyWish, create_key
 from tests import factories
@@ -176,3 +178,72 @@ def test_tokenizers_are_for_gateways_only(client: Client) -> None:
     TokenizerFile.objects.create(digest="a" * 64, kind="tokenizer", content=b"", size_bytes=0)
 
     assert ask_tokenizer(client, "a" * 64, token="wrong").status_code == 401
+
+
+def tell(client: Client, body: bytes, *, gateway: str = "gw-1", token: str | None = None) -> Any:
+    secret = derive_internal_token(settings.SECRET_KEY) if token is None else token
+    return client.post(
+        f"/internal/gateway-state?gateway={gateway}",
+        body,
+        content_type="application/octet-stream",
+        headers={"Authorization": f"Bearer {secret}"},
+    )
+
+
+def pack(state: object) -> bytes:
+    return zlib.compress(json.dumps(state).encode())
+
+
+def test_a_gateway_tells_web_what_pages_show_while_redis_is_silent(
+    client: Client, settings: Any, django_assert_num_queries: Any
+) -> None:
+    settings.REDIS_URL = "unix:///nowhere/redis.sock"
+    gateway_states._reader.cache_clear()
+    with django_assert_num_queries(1):
+        tell(client, pack({"at": "2026-11-02T08:00:00+00:00", "models": {}}))
+
+    answer = tell(client, pack({"models": {"m": {}}}))
+    row = GatewaySnapshot.objects.get()
+    states = gateway_states.list_gateway_states(now=row.at)
+    gateway_states._reader.cache_clear()
+
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert states is not None
+    assert [(state.id, state.body) for state in states] == [("gw-1", {"models": {"m": {}}})]
+
+
+def test_an_old_state_says_nothing_about_now(client: Client, settings: Any) -> None:
+    settings.REDIS_URL = "unix:///nowhere/redis.sock"
+    gateway_states._reader.cache_clear()
+    tell(client, pack({"models": {}}))
+    later = GatewaySnapshot.objects.get().at + gateway_states.FRESH_FOR
+
+    assert gateway_states.list_gateway_states(now=later) is None
+    gateway_states._reader.cache_clear()
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_state_is_taken_from_gateways_only(client: Client, token: str) -> None:
+    assert tell(client, pack({}), token=token).status_code == 401
+    assert not GatewaySnapshot.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "gateway"),
+    [
+        (b"", "gw-1"),
+        (b"{}", "gw-1"),
+        (pack([]), "gw-1"),
+        (pack({"name": "\0"}), "gw-1"),
+        (zlib.compress(b"{"), "gw-1"),
+        (pack({})[:-2], "gw-1"),
+        (zlib.compress(b" " * 9_000_000), "gw-1"),
+        (pack({}), ""),
+        (pack({}), "g" * 65),
+    ],
+)
+def test_a_state_of_another_shape_is_refused(client: Client, body: bytes, gateway: str) -> None:
+    answer = tell(client, body, gateway=gateway)
+
+    assert answer.status_code == 400
+    assert not GatewaySnapshot.objects.exists()

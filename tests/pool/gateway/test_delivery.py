@@ -5,6 +5,7 @@ import base64
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -76,11 +77,21 @@ class Web:
     status: int = 200
     asked: list[dict[str, str]] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
+    states: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    """Target, authorization and content of what was posted."""
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        self.targets.append(lines[0].split(" ")[1])
-        self.asked.append(dict(line.split(": ", 1) for line in lines[1:] if line))
+        method, target, _ = lines[0].split(" ")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        if method == "POST":
+            content = await reader.readexactly(int(headers["content-length"]))
+            self.states.append((target, headers["authorization"], json.loads(zlib.decompress(content))))
+            writer.write(b"HTTP/1.1 204 X\r\n\r\n")
+            writer.close()
+            return
+        self.targets.append(target)
+        self.asked.append(headers)
         body, status = self.table or b"", self.status if self.table else 204
         framing = "transfer-encoding: chunked" if body else "x: y"
         content = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b""
@@ -349,3 +360,21 @@ async def test_a_revoked_key_is_refused_within_five_seconds(
             status = (await connection.read_response()).status
             await asyncio.sleep(0.05)
     assert status == 401
+
+
+async def test_web_is_told_what_pages_show_only_while_redis_is_silent(
+    rig: Rig, valkey: RunningServer
+) -> None:
+    async with run_web() as web:
+        await rig.serve(make_table(), redis_url=valkey.url, web_url=web.url)
+        await asyncio.sleep(1.5)
+        before = len(web.states)
+
+        valkey.stop()
+        await rig.until(lambda: len(web.states) >= before + 2)
+
+    target, authorization, state = web.states[-1]
+    assert before <= 1  # Until Redis gave its first sign.
+    assert target == f"/internal/gateway-state?gateway={rig.config.gateway_id}"
+    assert authorization == f"Bearer {derive_internal_token(SECRET)}"
+    assert set(state) >= {"at", "models", "limits"}

@@ -9,7 +9,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from pool.models import RoutingState
+from pool.models import GatewaySnapshot, RoutingState
 from pool.queries import gateway_states
 from pool.queries.gateway_states import GatewayState, StateReader, list_gateway_states, parse_state
 from pool.queries.models import find_model
@@ -20,6 +20,7 @@ from tests.browser.seed_gateways import gateway_state, seed_gateways
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 2, 8, 0, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
 MODEL = "qwen2.5-7b"
 
 
@@ -154,3 +155,26 @@ def test_without_a_routing_state_nobody_can_be_asked() -> None:
     assert list_gateway_states(now=NOW) is None
     factories.make_routing_state()
     assert RoutingState.objects.exists()
+
+
+def test_a_gateway_that_reaches_redis_no_more_is_seen_beside_those_that_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    factories.make_routing_state()
+    stored = (
+        GatewayState("a", NOW, {"told": "redis"}),
+        GatewayState("b", NOW - 2 * SECOND, {"told": "redis"}),
+    )
+    monkeypatch.setattr(StateReader, "read", lambda self, installation: stored)
+    for identity in ("b", "c"):
+        GatewaySnapshot.objects.create(id=identity, at=NOW - SECOND, body={"told": "web"})
+    GatewaySnapshot.objects.create(id="gone", at=NOW - 6 * SECOND, body={})
+
+    states = list_gateway_states(now=NOW)
+
+    assert states is not None
+    assert [(state.id, state.body["told"]) for state in states] == [
+        ("a", "redis"),
+        ("b", "web"),
+        ("c", "web"),
+    ]
