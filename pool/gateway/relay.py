@@ -355,7 +355,8 @@ class Exchange:
         if isinstance(answer, StreamAnswer) and answer.opened:
             answer.break_off(error, request_id=self.request_id)
             return
-        self.client.write(response.refusal(error, request_id=self.request_id, close=not keeps_open))
+        told = response.refusal(error, request_id=self.request_id, close=not keeps_open, lane=self.lane)
+        self.client.write(told)
         self.client.finish(keep_alive=keeps_open)
 
     def _finish(self, attempt: Attempt) -> None:

@@ -77,8 +77,11 @@ def head_of(answer: bytes) -> bytes:
     return answer[: answer.index(b"\r\n\r\n") + 4]
 
 
-def refusal(error: GatewayError, *, request_id: str, close: bool) -> bytes:
+def refusal(error: GatewayError, *, request_id: str, close: bool, lane: str = "") -> bytes:
+    """`lane` "": the request was refused before its length was known."""
     extra = b"x-request-id: %b\r\n" % request_id.encode()
+    if lane:
+        extra += b"x-sluice-lane: %b\r\n" % lane.encode()
     if error.retry_after_s is not None:
         extra += b"retry-after: %d\r\n" % error.retry_after_s
     if error.status == 401:

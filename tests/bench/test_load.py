@@ -7,6 +7,7 @@ import random
 import time
 from argparse import Namespace
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,16 @@ async def test_how_a_request_failed_is_told_by_its_code(
     outcome = await ask_one(await serve(rig, **switches), **fields)
 
     assert outcome.code == code
+
+
+async def test_a_refusal_tells_its_lane(rig: Rig) -> None:
+    lanes = (replace(LANES[0], settings=LaneSettings(requests_per_min=1)), LANES[1])
+    await rig.serve(make_table(make_release(1, await rig.start_engine()), lanes=lanes))
+    target = Target(f"http://127.0.0.1:{rig.gateway.port}", KEY)
+
+    outcomes = [await ask_one(target) for _ in range(2)]
+
+    assert [(one.lane, one.code) for one in outcomes] == [("short", ""), ("short", "rate_limited")]
 
 
 async def test_without_a_gateway_every_request_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
