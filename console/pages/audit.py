@@ -6,6 +6,7 @@ import json
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
 from console.access import Right, page_right
@@ -39,11 +40,32 @@ def show(request: HttpRequest) -> HttpResponse:
 
 
 def _entry(row: AuditRow) -> dict[str, object]:
-    details = ", ".join(f"{name}: {_short(value)}" for name, value in row.details.items())
-    return {"row": row, "details": details}
+    parts = [
+        words
+        for name, value in row.details.items()
+        for words in (_change_words(value) if name == "changes" else [f"{name}: {_short(value)}"])
+    ]
+    return {"row": row, "details": ", ".join(parts)}
+
+
+def _change_words(changes: object, holder: str = "") -> list[str]:
+    """“mid weight: 2 → 3”; a lane that came or went: “mid: added”."""
+    if not isinstance(changes, dict):
+        return [f"changes: {_short(changes)}"]
+    found: list[str] = []
+    for name, change in changes.items():
+        if isinstance(change, dict):
+            found += _change_words(change, f"{name} ")
+        elif isinstance(change, list) and len(change) == 2:
+            found.append(f"{holder}{name}: {_short(change[0])} → {_short(change[1])}")
+        else:
+            found.append(f"{holder}{name}: {_short(change)}")
+    return found
 
 
 def _short(value: object) -> str:
+    if value is None:
+        return _("not set")
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 120 else f"{text[:119]}…"
 

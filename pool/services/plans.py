@@ -40,6 +40,7 @@ def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
             subject=f"model/{model.name}",
             plan=plan.number,
             weights=plan.weights,
+            **({"shadow": plan.shadow} if plan.shadow else {}),
             table=table.version,
         )
     return plan

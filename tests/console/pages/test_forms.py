@@ -336,6 +336,25 @@ def test_the_audit_is_filtered_and_paged(client: Client) -> None:
     assert filtered.count("<tr>") == 2
 
 
+@pytest.mark.usefixtures("routing_state")
+def test_the_audit_tells_changes_from_what_to_what(client: Client) -> None:
+    lanes = {"short": {"tokens_per_min": [None, 9000], "adaptive": [True, False]}, "huge": "added"}
+    factories.make_audit(details={"lanes": ["short"], "changes": lanes})
+    factories.make_audit(details={"changes": {"tier": ["batch", "vip"]}})
+    factories.make_audit(details={"changes": 7})
+
+    page = client.get("/audit/").content.decode()
+
+    for words in (
+        "short tokens_per_min: not set → 9000",
+        "short adaptive: true → false",
+        "huge: added",
+        "tier: batch → vip",
+        "changes: 7",
+    ):
+        assert words in page
+
+
 @pytest.mark.parametrize("query", ["offset=-1", "offset=x", "offset=99999999999", "subject=%27%22", "actor="])
 def test_a_strange_filter_is_no_error(client: Client, query: str) -> None:
     assert client.get(f"/audit/?{query}").status_code == 200
