@@ -176,9 +176,9 @@ class Gate:
             for ticket in lane.queue.list_expired(now_s) if lane.queue else ():
                 self._turn_away(ticket, lane, barriers.queue_timeout(ticket, lane, now_s))
 
-    def describe(self, now_s: float) -> dict[str, Any]:
-        """For pages: JSON."""
-        return describe_gate(self._order, self._places.values(), now_s)
+    def describe(self, now_s: float, *, replicas: bool = True) -> dict[str, Any]:
+        """For pages: JSON. Without replicas it takes no time that grows with their number."""
+        return describe_gate(self._order, self._places.values() if replicas else (), now_s)
 
     def tick(self, now_s: float) -> None:
         if now_s - self._refreshed_at_s >= _REFRESH_S:

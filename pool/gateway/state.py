@@ -34,7 +34,7 @@ def set_gauges(plane: "Plane", now_s: float) -> None:
     metrics.forget_gauges(_SET_ANEW)
     for model in plane.routes.models.values():
         for number, gate in model.gates.items():
-            for lane, state in gate.describe(now_s)["lanes"].items():
+            for lane, state in gate.describe(now_s, replicas=False)["lanes"].items():
                 labels = {"model": model.name, "release": str(number), "lane": lane}
                 metrics.gauge("sluice_queued", **labels).value = float(state["queued"])
                 metrics.gauge("sluice_lane_limit", **labels).value = float(state["limit"])
