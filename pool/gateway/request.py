@@ -117,4 +117,5 @@ class Request:
 
     @property
     def expects_continue(self) -> bool:
-        return self.headers.get(b"expect", b"").lower() == b"100-continue"
+        """HTTP/1.0 knows no interim answer."""
+        return self.version != "1.0" and self.headers.get(b"expect", b"").lower() == b"100-continue"

@@ -17,11 +17,12 @@ _WRITE_HIGH_BYTES = 256 * 1024
 _LINGER_S = 2.0
 # A refused body up to this size is read to its end, so that the connection lives on.
 _SWALLOW_BYTES = 64 * 1024
-# Requests that a client sent ahead of the answers.
+# Requests that a client sent ahead of the answers, and what they may hold together.
 _PIPELINE_DEPTH = 16
+_PIPELINE_BYTES = 1 << 20
 # A body that trickles in may take this many times the time-out between two reads.
 _WHOLE_BODY_FACTOR = 10
-# Chunk sizes and extensions are bytes too, but not of the body.
+# Chunk sizes, extensions and trailers are bytes too, but not of the body.
 _FRAMING_FACTOR = 8
 
 
@@ -56,8 +57,8 @@ class Plane(Protocol):
 
 class ClientConnection(asyncio.Protocol):
     __slots__ = (
-        "_deaf", "_exchange", "_loop", "_parser", "_plane", "_queue", "_reading", "_request_bytes", "_slow",
-        "_starting", "deadline_s", "peer", "retransmits", "served", "transport",
+        "_deaf", "_declined", "_exchange", "_loop", "_parser", "_plane", "_queue", "_reading", "_request_bytes",
+        "_slow", "_starting", "deadline_s", "peer", "retransmits", "served", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -67,6 +68,8 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._reading: Request | None = None
+        self._declined: Request | None = None
+        """Whose head came with an offer of another protocol, and whose body is still to come."""
         self._queue: deque[Request] = deque()
         self._exchange: Exchange | None = None
         self._starting = False
@@ -93,14 +96,17 @@ class ClientConnection(asyncio.Protocol):
         self._exchange = None
         self.served += 1
         if keep_alive and not self._plane.draining:
-            self.deadline_s = self._loop.time() + self._plane.config.idle_timeout_s
-            if self._queue and not self._starting:
-                self._start_next()
+            limits = self._plane.config
+            self.deadline_s = self._loop.time() + (
+                limits.write_timeout_s if self._slow else limits.idle_timeout_s
+            )
+            if self._queue:
+                if not self._starting:
+                    self._start_next()
+            elif self._reading is not None:
+                self._go_on_reading(self._reading)
         else:
-            self._deaf = True
-            self._queue.clear()
-            self.transport.close()
-            self.deadline_s = self._loop.time() + self._plane.config.write_timeout_s
+            self._close()
 
     def cut(self) -> None:
         """Ends the connection so that nobody takes the response for complete."""
@@ -140,11 +146,14 @@ class ClientConnection(asyncio.Protocol):
 
     def _parse(self, data: bytes) -> None:
         self._request_bytes += len(data)
+        rest: bytes | memoryview = data
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # An offer of another protocol (h2c) is declined by an answer in HTTP/1.1.
-            self._end_reading_after_queue()
+            while rest:
+                try:
+                    self._parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as offer:
+                    rest = self._decline(memoryview(rest)[offer.args[0] :])
         except (httptools.HttpParserError, httptools.HttpParserCallbackError):
             self._refuse_rest(InvalidRequest("The request is no valid HTTP/1.1."))
         else:
@@ -179,15 +188,17 @@ class ClientConnection(asyncio.Protocol):
         """Called a few times a second: cheaper than a timer for each request."""
         if now_s < self.deadline_s:
             return
-        if self._slow or self._deaf:
+        if self._slow:
             self.cut_off()
         elif self._exchange is not None:
             return
+        elif self._deaf:
+            self.cut_off()
         elif self._reading is not None:
             self._refuse_rest(RequestTimeout("The request did not come in time."))
             self._start_next()
         else:
-            self.transport.close()
+            self._close()
 
     def cut_off(self) -> None:
         """Ends everything of this client at once."""
@@ -195,19 +206,24 @@ class ClientConnection(asyncio.Protocol):
 
     # Parser.
     def on_message_begin(self) -> None:
+        if self._declined is not None:
+            self._reading, self._declined = self._declined, None
+            return
         now_s = self._loop.time()
         self._reading = Request(now_s)
         if self._exchange is None:
             self.deadline_s = now_s + self._plane.config.header_timeout_s
 
     def on_url(self, url: bytes) -> None:
-        if self._reading is not None:
-            self._reading.target += url
-            self._reading.head_bytes += len(url)
+        request = self._reading
+        if request is not None and not request.method:
+            request.target += url
+            request.head_bytes += len(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._reading
-        if request is not None:
+        # What comes after the head is a trailer, which nobody needs.
+        if request is not None and not request.method:
             request.head_bytes += len(name) + len(value) + 4
             name = name.lower()
             if name in KNOWN_HEADERS:
@@ -215,7 +231,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         request = self._reading
-        if request is None:
+        if request is None or request.method:
             return
         request.end_head(self._parser.get_method(), self._parser.get_http_version())
         if request.refusal is not None:
@@ -248,8 +264,12 @@ class ClientConnection(asyncio.Protocol):
         if request is None:
             return
         self._reading = None
-        self._request_bytes = 0
         request.keep_alive = self._parser.should_keep_alive()
+        if self._parser.should_upgrade() and (request.content_length or request.is_chunked):
+            # The parser takes what follows for the other protocol.
+            self._declined = request
+            return
+        self._request_bytes = 0
         self._queue.append(request)
 
     # Inside.
@@ -258,6 +278,17 @@ class ClientConnection(asyncio.Protocol):
             self.deadline_s = request.started_at_s + self._plane.config.body_timeout_s
             if request.expects_continue and not self._queue:
                 self.transport.write(response.CONTINUE)
+
+    def _go_on_reading(self, request: Request) -> None:
+        """It began while others were answered; its time begins now."""
+        request.started_at_s = self._loop.time()
+        if request.method:
+            if not request.body_bytes:
+                self._await_body(request)
+            else:
+                self._rearm_body(request)
+        else:
+            self.deadline_s = request.started_at_s + self._plane.config.header_timeout_s
 
     def _rearm_body(self, request: Request) -> None:
         timeout_s = self._plane.config.body_timeout_s
@@ -289,6 +320,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _refuse_rest(self, error: GatewayError) -> None:
         """The request that is being read, and all that follows it, gets this one answer."""
+        if self._deaf:
+            return  # The parser, too, has found what was found before it.
         self._deaf = True
         request = self._reading or Request(self._loop.time())
         request.refusal = error
@@ -297,6 +330,13 @@ class ClientConnection(asyncio.Protocol):
         self._reading = None
         self._queue.append(request)
 
+    def _close(self) -> None:
+        """What is written still leaves, within the time for it."""
+        self._deaf = True
+        self._queue.clear()
+        self.transport.close()
+        self.deadline_s = self._loop.time() + self._plane.config.write_timeout_s
+
     def _linger(self) -> None:
         """A reset while the client still sends would take the answer from it; so it may read first."""
         self._exchange = None
@@ -304,11 +344,22 @@ class ClientConnection(asyncio.Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
-    def _end_reading_after_queue(self) -> None:
-        self._deaf = True
-        self._reading = None
-        for request in self._queue:
-            request.keep_alive = False
+    def _decline(self, rest: memoryview) -> memoryview:
+        """Who offers another protocol (h2c) is answered in HTTP/1.1, as if it had not. What follows a CONNECT is no
+        HTTP. Returns what is still to be read."""
+        request, last = self._declined, self._queue[-1] if self._queue else None
+        if last is not None and last.method == b"CONNECT":
+            self._deaf = True
+            last.keep_alive = False
+        if self._deaf:
+            return rest[:0]
+        self._parser = httptools.HttpRequestParser(self)
+        if request is not None:
+            ending = b"" if request.keep_alive else b"connection: close\r\n"
+            coding = b"transfer-encoding: chunked"
+            framing = coding if request.is_chunked else b"content-length: %d" % request.content_length
+            self._parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\n%b%b\r\n\r\n" % (ending, framing))
+        return rest
 
     def _check_sizes(self) -> None:
         request = self._reading
@@ -316,15 +367,16 @@ class ClientConnection(asyncio.Protocol):
             limits = self._plane.config
             if not request.method and self._request_bytes > limits.max_header_bytes:
                 self._refuse_rest(HeadersTooLarge("The request's headers are larger than allowed."))
-            elif self._request_bytes > limits.max_header_bytes + _FRAMING_FACTOR * limits.max_body_bytes:
+            elif self._request_bytes > 2 * limits.max_header_bytes + _FRAMING_FACTOR * request.body_bytes:
                 self._refuse_rest(self._too_large())
-        if len(self._queue) > 1:
+        if len(self._queue) > 1 or (self._queue and self._exchange is not None):
             self._pace_reading()
 
     def _pace_reading(self) -> None:
         if self._deaf or self.transport.is_closing():
             return
-        if len(self._queue) > _PIPELINE_DEPTH:
+        queue = self._queue
+        if len(queue) > _PIPELINE_DEPTH or sum(one.body_bytes for one in queue) > _PIPELINE_BYTES:
             self.transport.pause_reading()
         elif not self.transport.is_reading():
             self.transport.resume_reading()

@@ -155,7 +155,7 @@ async def test_requests_mean_the_same_with_the_shortcut_as_without(
 ) -> None:
     short, plain = planes
 
-    @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(requests(), min_size=2, max_size=5), st.booleans())
     @example([usual_request(DATE), usual_request(b"date: x\ntransfer-encoding: chunked\r\n")], False)
     @example([usual_request(), usual_request(b"date: x\r\n folded\r\n")], False)
@@ -322,7 +322,7 @@ PLAIN_STREAM = (OK + KIND + CHUNKED + b"\r\n" + chunk(EVENT) + b"0\r\n\r\n",)
 PLAIN_ANSWER = (OK + KIND + b"content-length: 5\r\n\r\nhello",)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(answers(), min_size=1, max_size=4))
 @example([(OK + KIND + b"content-length: \r\n\r\n" + chunk(EVENT) + b"0\r\n\r\n",)])
 def test_answers_mean_the_same_with_the_shortcut_as_without(drawn: list[tuple[bytes, ...]]) -> None:
