@@ -13,6 +13,7 @@ import uvloop
 from pool.env import ConfigError
 from pool.gateway.config import Config, read_config, read_worker_count
 from pool.gateway.listener import GatewayRuns, PortTaken
+from pool.gateway.memory import map_large_blocks
 from pool.gateway.process import Gateway, raise_file_limit
 
 _BAD_START = 2
@@ -32,6 +33,7 @@ def main() -> int:
         sys.stderr.write(f"{error.message}\n")
         return _BAD_START
     raise_file_limit()
+    map_large_blocks()
     return serve(config) if workers == 1 else Keeper(workers).run()
 
 
