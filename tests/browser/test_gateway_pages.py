@@ -107,3 +107,30 @@ def _close_breaker() -> None:
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         for identity in ("gw-desk-8080", "gw-edge-8080"):
             client.hset(key, identity, json.dumps(state))
+
+
+def test_a_shadow_is_foretold_and_set_by_keyboard(open_tab: OpenTab) -> None:
+    from playwright.sync_api import expect
+
+    tab = open_tab(width=390, scheme="dark")
+    tab.sign_in("otto")
+    tab.open("/models/qwen2.5-7b/plan/")
+    page = tab.page
+    page.focus("#id_shadow_release")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("12.5")
+
+    expect(page.locator("#consequences")).to_contain_text("Release 1 also gets a copy of 12.5 %")
+    expect(page.locator("#consequences")).to_contain_text("As things are now: up to 78 requests a minute.")
+    expect(page.locator(".shadow-fields")).to_contain_text("Cost so far: 36,800 tokens in 122 requests")
+    page.keyboard.press("Tab")
+    page.keyboard.type("watch it")
+    page.keyboard.press("Enter")
+
+    expect(page.locator(".messages")).to_contain_text("Plan 4 is in force.")
+    expect(page.locator(".plan-card")).to_contain_text("shadow: release 1 at 12.5 %")
+    assert tab.overflow_px() <= 0
+    assert tab.problems == []
