@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from launcher.compiling import ensure_compiled
 from launcher.demo_model import ensure_demo_model
 from launcher.environments import ensure_console, ensure_dev, ensure_engine, install_plugin
 from launcher.errors import LauncherError
@@ -28,6 +29,9 @@ def run(name: str, arguments: list[str]) -> int:
     dev = ensure_dev(progress)
     # Whole installations that tests start run in it, as an operator's do.
     ensure_console(progress)
+    if not _names_paths(arguments):
+        # Else every installation that a test starts would wait for it, beside all other tests.
+        ensure_compiled(progress)
     env = tool_environment(dev)
     if wants("browser", arguments):
         env |= _find_browser(progress)
