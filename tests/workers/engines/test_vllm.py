@@ -60,6 +60,10 @@ def test_settings_become_flags(tmp_path: Path) -> None:
     assert "--quantization" not in flags
 
 
+def test_fc_41_an_engine_tells_what_its_cache_held(tmp_path: Path) -> None:
+    assert "--enable-prompt-tokens-details" in flags_of(make_spec(tmp_path))
+
+
 def test_a_cpu_engine_runs_in_two_processes_without_compiling(tmp_path: Path) -> None:
     command = VllmDriver().build_command(make_spec(tmp_path, cpu_threads=1))
 
