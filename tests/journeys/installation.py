@@ -233,8 +233,7 @@ def find_ports(count: int = 2) -> list[int]:
 
 def make_installed(data: Path, **variables: str) -> Installed:
     web, gateway = find_ports()
-    names = ("PATH", "HOME", "SLUICE_CACHE_DIR", "SLUICE_COMPILE")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "SLUICE_CACHE_DIR") if name in os.environ}
     ports = {"SLUICE_WEB_PORT": str(web), "SLUICE_GATEWAY_PORT": str(gateway)}
     return Installed(Layout(data), kept | ports | SECRETS | variables)
 
