@@ -59,9 +59,11 @@ class Gate:
         *,
         process_count: int = 1,
         now_s: float,
+        pumps: bool = True,
     ) -> None:
         """From the routing table; may be called at any time. Counts and learnt limits stay; what waits for a
-        lane or a replica that is gone is refused or waits on in the longest lane. Needs at least one lane."""
+        lane or a replica that is gone is refused or waits on in the longest lane. Needs at least one lane.
+        `pumps`: whether it hands out at once what has become free."""
         self._settings = settings
         old = self._lanes
         self._lanes = {}
@@ -79,7 +81,8 @@ class Gate:
         self._share_tokens = largest * settings.kv_share_ratio if largest else _NEVER
         self._move_waiting([lane for name, lane in old.items() if name not in self._lanes], now_s)
         self._refresh(now_s)
-        self.pump(now_s)
+        if pumps:
+            self.pump(now_s)
 
     def can_serve(self, ticket: Ticket, now_s: float) -> bool:
         """A replica exists that could serve it, now or later; else another release may (spill)."""

@@ -167,6 +167,8 @@ class Routes:
             self.process_count = count
             for model in self.models.values():
                 self._configure(model, now_s)
+            for gate in self._gates.values():
+                gate.pump(now_s)
 
     def tell_prefixes(self, now_s: float) -> dict[str, list[Any]]:
         """For the other processes: what was sent where, by model and release."""
@@ -201,6 +203,9 @@ class Routes:
         self.applied_at = time.time()
         for tell in self.on_table:
             tell(table)
+        # Only now, since what waits may have left for another release.
+        for gate in self._gates.values():
+            gate.pump(now_s)
 
     def _configure(self, model: ModelView, now_s: float) -> None:
         model.budget.ratio = model.settings.retry_ratio
@@ -212,7 +217,7 @@ class Routes:
             )
             gate.configure(
                 model.lanes, model.settings, replicas,
-                process_count=self.process_count, now_s=now_s,
+                process_count=self.process_count, now_s=now_s, pumps=False,
             )  # fmt: skip
 
     def _view(self, model: ModelRoute, named: set[tuple[str, int]]) -> ModelView:
