@@ -13,6 +13,7 @@ import redis
 from django.utils import timezone
 
 from launcher.servers import valkey_url
+from pool.queries.gateway_states import FRESH_FOR
 from tests.journeys.installation import Installed, patience, send, wait_until
 from tests.journeys.streams import Stream
 
@@ -68,6 +69,18 @@ def test_pages_and_reads_answer_with_redis_hung_fc47(sluice: Installed) -> None:
         assert rollback.status == 201
         assert time.monotonic() - began < CLICK_S * patience()
         assert sluice.chat().status == 200
+
+
+def test_traffic_control_goes_on_to_be_seen_with_redis_hung(sluice: Installed) -> None:
+    def seen() -> bool:
+        told = sluice.get("models/smollm2/traffic-control/")
+        return told["gateways"] == 1 and {one["breaker"]["state"] for one in told["replicas"]} == {"closed"}
+
+    with hung(sluice, "valkey"):
+        time.sleep(FRESH_FOR.total_seconds())  # What Redis held before says nothing about now.
+        seen_s = wait_until(seen, limit_s=10, what="the gateway's state comes by web")
+
+    print(f"seen after {seen_s:.1f} s")  # noqa: T201
 
 
 def test_queues_are_served_again_after_quick_restarts_fc46(sluice: Installed) -> None:
