@@ -81,6 +81,7 @@ def _describe_model(plane: "Plane", model: ModelView, now_s: float) -> dict[str,
                         "hung": replica.watch.share_fact(now_s),
                         "waiting": replica.waiting,
                         "kv_used_ratio": replica.kv_used_ratio,
+                        "gauges_age_s": _age_of(replica.gauges_at_s, now_s),
                     }
                     for replica in model.replicas[number]
                 },
@@ -91,3 +92,7 @@ def _describe_model(plane: "Plane", model: ModelView, now_s: float) -> dict[str,
         "retries": model.budget.describe(now_s),
         "shadow": {"requests": requests, "tokens": tokens},
     }
+
+
+def _age_of(at_s: float | None, now_s: float) -> float | None:
+    return None if at_s is None else round(max(0.0, now_s - at_s), 1)
