@@ -24,18 +24,20 @@ hypothesis.settings.load_profile("sluice")
 
 
 SHARED_INSTALLATION = "journeys"
+REAL_INSTALLATION = "journeys on a real engine"
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in a hook of the same name
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a file share a process, and so do the journeys, which share an installation that takes long to start."""
     for item in items:
-        path = item.path
-        shared = path.parent.name == SHARED_INSTALLATION and path.stem not in (
-            "test_starts_and_stops",
-            "test_real_engine",
-        )
-        item.add_marker(pytest.mark.xdist_group(SHARED_INSTALLATION if shared else str(path)))
+        item.add_marker(pytest.mark.xdist_group(_group_of(item.path)))
+
+
+def _group_of(path: Path) -> str:
+    if path.parent.name != SHARED_INSTALLATION or path.stem == "test_starts_and_stops":
+        return str(path)
+    return REAL_INSTALLATION if path.stem.startswith("test_real_") else SHARED_INSTALLATION
 
 
 @pytest.fixture(autouse=True)

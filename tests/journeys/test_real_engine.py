@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,80 +11,14 @@ import pytest
 
 from launcher.identity import find_session, list_pids
 from tests.fakes.tiny_model import make_tiny_model, truncate_weights
-from tests.journeys.installation import (
-    Installed,
-    ask,
-    make_installed,
-    read_proc,
-    remove,
-    send,
-    wait_until,
-)
+from tests.journeys.installation import Installed, ask, read_proc, send, wait_until
+from tests.journeys.real import SMALL, START_S, find_runtime, release, wait_ready
 from tests.journeys.streams import Stream
 
 pytestmark = pytest.mark.engine
 
-START_S = 120.0
 # Three probes of five seconds and the eight seconds of silence before them.
 HUNG_S = 60.0
-SMALL = {
-    "dtype": "float32",
-    "max_model_len": 1024,
-    "max_num_seqs": 16,
-    "kv_cache_memory_bytes": 64 << 20,
-    "enforce_eager": True,
-    "cpu_threads": 1,
-    "warm_up_per_lane": 2,
-}
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    installed = make_installed(tmp_path_factory.mktemp("real") / "var")
-    try:
-        installed.up("--no-demo")
-        wait_until(lambda: find_runtime(installed), limit_s=120, what="the runtime is probed")
-        installed.post("profiles/", {"name": "small", "settings": SMALL})
-        yield installed
-    finally:
-        remove(installed)
-
-
-@pytest.fixture(scope="module")
-def tiny(real: Installed) -> Installed:
-    """The model `tiny` with all traffic on its one release; ready."""
-    make_tiny_model(real.layout.data / "models" / "tiny")
-    release(real, "tiny", replicas=1)
-    real.post("models/tiny/plans/", {"weights": {"1": 100}})
-    wait_ready(real, "tiny")
-    return real
-
-
-def find_runtime(real: Installed) -> str:
-    rows = real.get("runtimes/")["results"]
-    return next((row["name"] for row in rows if row["kind"] == "vllm" and row["usable"]), "")
-
-
-def release(real: Installed, model: str, *, replicas: int = 0) -> None:
-    real.post("models/", {"name": model, "lanes": [{"name": "all"}]})
-    real.post(f"models/{model}/versions/", {"source": f"path:{model}", "name": "v1"})
-    wait_until(lambda: real.get(f"models/{model}/versions/v1/")["manifest"], limit_s=30, what="hashed")
-    wish = {"version": "v1", "profile": "small", "runtime": find_runtime(real), "replicas": replicas}
-    real.post(f"models/{model}/releases/", wish)
-
-
-def wait_ready(
-    real: Installed, model: str, *, generation: int = 1, limit_s: float = START_S
-) -> dict[str, Any]:
-    def ready() -> list[dict[str, Any]]:
-        return [
-            row
-            for row in real.replicas(model=model)
-            if row["phase"] == "ready" and row["generation"] >= generation
-        ]
-
-    wait_until(ready, limit_s=limit_s, what=f"{model} is ready")
-    return ready()[0]
 
 
 def wait_failed(real: Installed, model: str) -> dict[str, Any]:
