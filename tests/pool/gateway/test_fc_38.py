@@ -90,7 +90,7 @@ async def call_watched(rig: Rig, body: bytes, path: str = "/v1/chat/completions"
     request = chat_request(body, path=path)
     with watch_loop() as watch:
         status, _ = await asyncio.to_thread(call, rig.gateway.port, request)
-    assert watch.turns > 10
+    assert watch.turns > 1
     return status, watch.longest_s
 
 
