@@ -23,11 +23,13 @@ from typing import Any
 from bench import _sim_engine as sim
 from bench._figures import print_figure, say
 from bench._mix import Call, draw_arrivals, make_mix, read_traces, scale_arrivals
+from pool.domain.breaker import Breaker
 from pool.domain.gateway_settings import LaneSettings, ModelSettings
 from pool.domain.lanes import Lane, default_lanes, lane_of
 from pool.domain.qos import slots_for_tiers
 from pool.domain.routing import choose_by_score
 from pool.domain.routing_table import LaneRoute
+from pool.gateway import tickets
 from pool.gateway.admission import Gate
 from pool.gateway.openai import GatewayError
 
@@ -63,7 +65,7 @@ class Clock:
 
 
 @dataclass(eq=False, slots=True)
-class Replica:
+class Replica(tickets.Replica):
     """As `pool.gateway.replicas.LiveReplica`, with the engine behind it."""
 
     id: str
@@ -82,19 +84,17 @@ class Replica:
     others_tokens: int | None = 0
     kv_used_ratio: float | None = None
     gauges_at_s: float | None = None
-    breaker: Any = None
+    breaker: Breaker = field(default_factory=Breaker)
     waiting: int | None = None
     error_score: float = 0.0
     cached: Any = None
 
 
-class Run:
+class Run(tickets.Ticket):
     """One request in one arm: the gateway's ticket and the engine's job."""
 
     __slots__ = (
-        "admission", "admitted_at_s", "answer_tokens", "arm", "arrived_at_s", "blocks", "context_tokens", "deadline_s",
-        "finished_at_s", "first_token_at_s", "kv_need_tokens", "lane", "prompt_tokens", "refused", "replica",
-        "stream", "tier", "tried", "uncached_tokens",
+        "answer_tokens", "arm", "blocks", "finished_at_s", "first_token_at_s", "refused", "replica",
     )  # fmt: skip
 
     def __init__(self, arm: Arm, call: Call, *, stream: bool) -> None:

@@ -29,7 +29,8 @@ MODULES = (
     "pool.gateway.heads", "pool.gateway.holds", "pool.gateway.limits", "pool.gateway.metrics",
     "pool.gateway.openai", "pool.gateway.places", "pool.gateway.plane", "pool.gateway.reading.body",
     "pool.gateway.reading.prompt", "pool.gateway.relay", "pool.gateway.replicas", "pool.gateway.request",
-    "pool.gateway.response", "pool.gateway.retrying", "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow",
+    "pool.gateway.response", "pool.gateway.retrying", "pool.gateway.routes", "pool.gateway.server",
+    "pool.gateway.shadow", "pool.gateway.tickets",
     "pool.gateway.upstream", "pool.gateway.usage",
 )  # fmt: skip
 """What runs once per request or per chunk."""

@@ -198,7 +198,7 @@ class Place:
         replica = self.replica
         if ticket.context_tokens > self._context_tokens:
             return False
-        if replica.breaker is not None and not replica.breaker.allows(now_s):
+        if not replica.breaker.allows(now_s):
             return False
         return replica not in ticket.tried
 
@@ -224,7 +224,7 @@ class Place:
         replica = self.replica
         if ticket.context_tokens > self._context_tokens or replica in ticket.tried:
             return False
-        if replica.breaker is not None and not replica.breaker.allows(now_s):
+        if not replica.breaker.allows(now_s):
             return False
         slots = self._vip_slots if ticket.tier == "vip" else self._slots
         if slots is not None:

@@ -41,21 +41,21 @@ from pool.gateway.retrying import is_freed_for_another
 from pool.gateway.routes import ModelView
 from pool.gateway.server import ClientConnection
 from pool.gateway.surroundings import Plane
+from pool.gateway.tickets import Ticket
 
 _NEVER = float("inf")
 _USUAL_LANE = LaneSettings()
 
 
-class Exchange:
+class Exchange(Ticket):
     """The gate's ticket, the owner of its attempts, and what accounting reads. `*_at_s` are monotonic."""
 
     __slots__ = (
-        "admission", "admitted_at_s", "answer", "arrived_at_s", "ask", "attempt", "attempts", "blocks",
-        "cache_key", "caller", "charge", "client", "client_tag", "context_tokens", "deadline_s", "done", "ended_at_s",
-        "first_byte_at_s", "from_cache", "gate", "is_placed", "is_slow", "job", "kv_need_tokens", "lane", "losses",
-        "model", "no_retry", "output_tokens", "pinned", "plane", "prompt_tokens", "release", "replica", "request",
-        "request_id", "series", "settings", "spilled", "started_at", "started_at_s", "status", "stream", "tier",
-        "total_at_s", "tried", "truncated_tokens", "uncached_tokens",
+        "answer", "ask", "attempt", "attempts", "blocks", "cache_key", "caller", "charge", "client",
+        "client_tag", "done", "ended_at_s", "first_byte_at_s", "from_cache", "gate", "is_placed", "is_slow",
+        "job", "losses", "model", "no_retry", "output_tokens", "pinned", "plane", "release", "replica",
+        "request", "request_id", "series", "settings", "spilled", "started_at", "started_at_s", "status",
+        "total_at_s", "truncated_tokens",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0915  one object for a request's whole life costs less than several
@@ -105,7 +105,7 @@ class Exchange:
         self.blocks: tuple[int, ...] = ()
         self.prompt_tokens = self.output_tokens = self.uncached_tokens = 0
         self.context_tokens = self.kv_need_tokens = 0
-        self.admission: Any = None
+        self.admission = None
         self.admitted_at_s = 0.0
         self.deadline_s = _NEVER
         """Of its wait in the queue."""

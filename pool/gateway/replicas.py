@@ -5,20 +5,19 @@ from pool.domain.breaker import Breaker
 from pool.domain.progress import ProgressWatch
 from pool.domain.routing_table import ReplicaRoute
 from pool.domain.signing import derive_engine_key
+from pool.gateway.tickets import Replica
 from pool.gateway.upstream import Pool
 
 
-class LiveReplica:
+class LiveReplica(Replica):
     """Lives as long as the table names it or a request of it runs. Times are monotonic.
 
     The counts of requests and tokens belong to the release's gate, which alone writes them.
     """
 
     __slots__ = (
-        "breaker", "cached", "engine", "gauges_at_s", "generation", "id", "in_flight", "in_flight_tokens", "kv_tokens",
-        "kv_used_ratio", "lane", "lane_in_flight", "last_answer_at_s", "last_byte_at_s", "last_request_at_s",
-        "listed", "long_in_flight", "max_model_len", "node", "others_in_flight", "others_tokens", "own_lines",
-        "pool", "prefill_tokens", "release", "shadow_in_flight", "slots", "unlisted_at_s", "waiting", "watch",
+        "cached", "engine", "last_answer_at_s", "last_byte_at_s", "last_request_at_s", "listed", "node",
+        "own_lines", "pool", "release", "shadow_in_flight", "unlisted_at_s", "waiting", "watch",
     )  # fmt: skip
 
     def __init__(self, route: ReplicaRoute, *, release: int, secret: str) -> None:

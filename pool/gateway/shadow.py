@@ -15,6 +15,7 @@ from pool.gateway.attempt import Attempt
 from pool.gateway.metrics import Metrics
 from pool.gateway.replicas import LiveReplica
 from pool.gateway.response import ResponseHead
+from pool.gateway.tickets import Ticket
 from pool.gateway.usage import read_usage
 
 if TYPE_CHECKING:
@@ -71,14 +72,12 @@ class Shadows:
         self._metrics.counter("sluice_shadow_tokens_total", **labels).value += float(tokens)
 
 
-class Shadow:
+class Shadow(Ticket):
     """Ticket and owner, as an exchange is; without a client."""
 
     __slots__ = (
-        "_all", "_ask_body", "_attempt", "_done", "_gate", "_path", "_request_id", "_settings", "_status", "_tail",
-        "admission", "admitted_at_s", "arrived_at_s", "blocks", "context_tokens", "deadline_s", "kv_need_tokens",
-        "lane", "model", "output_tokens", "prompt_tokens", "release", "stream", "tier", "total_at_s", "tried",
-        "uncached_tokens",
+        "_all", "_ask_body", "_attempt", "_done", "_gate", "_path", "_request_id", "_settings", "_status",
+        "_tail", "blocks", "model", "output_tokens", "release", "total_at_s",
     )  # fmt: skip
 
     def __init__(self, shadows: Shadows, exchange: "Exchange", gate: Gate) -> None:
@@ -109,7 +108,7 @@ class Shadow:
         self.deadline_s = self.total_at_s = _NEVER
         self.tried: Sequence[Any] = ()
         self.admitted_at_s = 0.0
-        self.admission: Any = None
+        self.admission = None
 
     @property
     def started(self) -> bool:

@@ -1,18 +1,26 @@
 """What admission reads, counts and calls of requests and replicas."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from pool.domain.breaker import Breaker
 from pool.gateway.openai import GatewayError
 
+if TYPE_CHECKING:
+    from pool.gateway.places import Admission
 
-class Breaker(Protocol):
-    def allows(self, now_s: float) -> bool:
-        """Only a look: it takes no trial."""
+# Base classes, not protocols: where they are compiled, a field of a known class is read at once, one of a protocol
+# is looked up by its name.
 
 
-class Replica(Protocol):
+class Replica:
     """What admission reads and counts of a replica."""
+
+    __slots__ = (
+        "breaker", "gauges_at_s", "generation", "id", "in_flight", "in_flight_tokens", "kv_tokens", "kv_used_ratio",
+        "lane", "lane_in_flight", "long_in_flight", "max_model_len", "others_in_flight", "others_tokens",
+        "prefill_tokens", "slots",
+    )  # fmt: skip
 
     id: str
     generation: int
@@ -30,12 +38,16 @@ class Replica(Protocol):
     others_tokens: int | None
     kv_used_ratio: float | None
     gauges_at_s: float | None
-    breaker: Any
-    """A Breaker or None."""
+    breaker: Breaker
 
 
-class Ticket(Protocol):
+class Ticket:
     """A request on its way in. Compared by identity."""
+
+    __slots__ = (
+        "admission", "admitted_at_s", "arrived_at_s", "context_tokens", "deadline_s", "kv_need_tokens", "lane",
+        "prompt_tokens", "stream", "tier", "tried", "uncached_tokens",
+    )  # fmt: skip
 
     lane: str
     tier: str
@@ -51,7 +63,7 @@ class Ticket(Protocol):
     tried: Sequence[Any]
     admitted_at_s: float
     """Set by the gate."""
-    admission: Any
+    admission: "Admission | None"
     """The gate's own note between entering and leaving; starts as None."""
 
     def on_admitted(self, replica: Any) -> None:

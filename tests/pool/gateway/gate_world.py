@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pool.domain.breaker import Breaker
 from pool.domain.gateway_settings import LaneSettings, ModelSettings
 from pool.domain.routing_table import LaneRoute
+from pool.gateway import tickets
 from pool.gateway.admission import Gate
 from pool.gateway.openai import GatewayError
 
@@ -15,7 +17,7 @@ LANES = (("short", 4096, 32, 300, 4), ("mid", 16_384, 8, 800, 2), ("long", None,
 
 
 @dataclass(eq=False)
-class Replica:
+class Replica(tickets.Replica):
     id: str = "r0"
     generation: int = 1
     lane: str | None = None
@@ -31,7 +33,7 @@ class Replica:
     others_tokens: int | None = 0
     kv_used_ratio: float | None = None
     gauges_at_s: float | None = None
-    breaker: Any = None
+    breaker: Breaker = field(default_factory=Breaker)
 
     def counts(self) -> tuple[int, ...]:
         held = sum(self.lane_in_flight.values())
@@ -39,7 +41,7 @@ class Replica:
 
 
 @dataclass(eq=False)
-class Ticket:
+class Ticket(tickets.Ticket):
     lane: str = "short"
     tier: str = "standard"
     prompt_tokens: int = 10
@@ -71,7 +73,7 @@ class Ticket:
         self.error = error
 
 
-class OpenBreaker:
+class OpenBreaker(Breaker):
     def allows(self, now_s: float) -> bool:
         return False
 
