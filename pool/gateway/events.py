@@ -8,14 +8,14 @@ import re
 
 import orjson
 
-from pool.gateway.chunks import SIZES
+from pool.gateway.chunks import SIZES, read_size
 
 # No answer needs an event this large; an endless one must not fill the memory.
 _MAX_HELD_BYTES = 8 << 20
 # Without going back: what has matched once matches in one way only.
 _EVENT = rb'data: \{"(?!error")[^\n]*+(?<=\})\n\n'
 _USUAL_CHUNKS = re.compile(rb"(?>[0-9a-fA-F]{1,6}\r\n" + _EVENT + rb"\r\n)++")
-_EVENTS = re.compile(rb"(" + _EVENT + rb")\r\n")
+_SIZES_AND_EVENTS = re.compile(rb"([0-9a-fA-F]{1,6})\r\n(" + _EVENT + rb")\r\n")
 
 
 class EventGate:
@@ -68,7 +68,12 @@ class EventGate:
         taken = found.end() if found is not None else 0
         if not taken:
             return 0, b""
-        events = _EVENTS.findall(data, 0, taken)
+        events = []
+        for digits, event in _SIZES_AND_EVENTS.findall(data, 0, taken):
+            # One that says something else ends elsewhere, or is a fault of the engine's that must be found.
+            if (SIZES.get(digits) or read_size(digits)) != len(event):
+                return 0, b""
+            events.append(event)
         self.chunks += len(events)
         payload = b"".join(events)
         return taken, b"%x\r\n%b\r\n" % (len(payload), payload)
