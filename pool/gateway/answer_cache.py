@@ -53,8 +53,13 @@ class Tally:
         """`hit_ratio` None = nothing was asked yet."""
         spared = self.hits + self.shared_hits + self.coalesced
         asked = spared + self.misses
-        counts = {name: getattr(self, name) for name in self.__slots__}
-        return {**counts, "hit_ratio": spared / asked if asked else None}
+        return {
+            "hits": self.hits,
+            "shared_hits": self.shared_hits,
+            "coalesced": self.coalesced,
+            "misses": self.misses,
+            "hit_ratio": spared / asked if asked else None,
+        }
 
 
 class _Flight:
