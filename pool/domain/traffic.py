@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping
-from zlib import adler32, crc32
+from zlib import crc32
 
-_HASH_SPAN = 2.0**64
-_MASK = 2**64 - 1
+_HASH_SPAN = 2.0**32
+_MASK = 2**32 - 1
+# Odd constants whose bits are spread: the golden ratio, and a mixer for 32 bits with little bias.
+_SPREAD, _MIXER = 0x9E3779B1, 0x45D9F3B
 
 
 def choose_release(weights: Mapping[int, int], sticky_key: bytes) -> int | None:
@@ -16,7 +18,7 @@ def choose_release(weights: Mapping[int, int], sticky_key: bytes) -> int | None:
     """
     best: int | None = None
     best_score = -1.0
-    hashed_key = crc32(sticky_key) | adler32(sticky_key) << 32
+    hashed_key = crc32(sticky_key)
     for release, weight in weights.items():
         if weight <= 0:
             continue
@@ -35,9 +37,9 @@ def choose_spill(weights: Mapping[int, int], has_capacity: Callable[[int], bool]
 
 
 def _uniform(hashed_key: int, release: int) -> float:
-    """Between 0 and 1, both excluded. The mixing of SplitMix64 (Steele, Lea and Flood 2014): the checksum alone is
-    linear, so that two releases would not be independent of each other."""
-    mixed = (hashed_key + release * 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return ((mixed ^ (mixed >> 31)) + 0.5) / (_HASH_SPAN + 1)
+    """Between 0 and 1, both excluded. Mixed twice, since a checksum is linear: two releases would depend on each
+    other. Products stay under 2^62, which compiled code does in a register."""
+    mixed = (hashed_key ^ (release * _SPREAD)) & _MASK
+    mixed = ((mixed ^ (mixed >> 16)) * _MIXER) & _MASK
+    mixed = ((mixed ^ (mixed >> 15)) * _MIXER) & _MASK
+    return ((mixed ^ (mixed >> 16)) + 0.5) / _HASH_SPAN
