@@ -118,7 +118,7 @@ def _start_vllm_router(policy: str) -> Starter:
 _NGINX_KEPT_ALIVE = 'proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;'
 
 
-def _start_nginx(pool: str, proxying: str) -> "Starter":
+def _start_nginx(pool: str, proxying: str) -> Starter:
     """One worker, as one gateway process. `pool`: of the upstream block. `proxying`: of the location."""
 
     def start(binary: str, home: Path, port: int, engines: Sequence[int]) -> list[str]:
