@@ -129,7 +129,8 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
-        if self._exchange is None and self._reading is None and not self._queue and not self._slow:
+        # Not by its parts: compiled, what was None here would be taken for None after the parser too.
+        if self.is_idle and not self._slow:
             request = self._plane.recall(data, self._loop.time())
             if request is not None:
                 self._starting = True
