@@ -29,7 +29,9 @@ def ensure_compiled(progress: Progress) -> Path | None:
     if (folder / STAMP).exists():
         return folder
     if not has_compiler():
-        progress.say("No C compiler was found: the gateway runs interpreted, at twice the CPU. See docs/gateway.md.")
+        progress.say(
+            "No C compiler was found: the gateway runs interpreted, at twice the CPU. See docs/gateway.md."
+        )
         return None
     with progress.step("gateway: compile") as step, hold_lock(folder.with_suffix(".lock")):
         if not (folder / STAMP).exists():

@@ -32,7 +32,10 @@ async def test_it_lists_chats_streams_completes_and_embeds(rig: Rig) -> None:
         chat(stream=True),
         chat(stream=True, stream_options={"include_usage": True}),
         {"method": "completions.create", "arguments": {"model": "m", "prompt": "Hi"}},
-        {"method": "embeddings.create", "arguments": {"model": "m", "input": "Hi", "encoding_format": "float"}},
+        {
+            "method": "embeddings.create",
+            "arguments": {"model": "m", "input": "Hi", "encoding_format": "float"},
+        },
     )
 
     assert [model["id"] for model in listed["answer"]["data"]] == ["m"]
@@ -76,7 +79,10 @@ async def test_each_refusal_has_its_exception_class(rig: Rig) -> None:
         chat(extra_headers={"x-sluice-release": "1"}),
         {**chat(), "options": {"api_key": "sk-wrong"}},
         {**chat(), "options": {"api_key": NARROW_KEY}},
-        {"method": "responses.create", "arguments": {"model": "m", "input": "x", "previous_response_id": "y"}},
+        {
+            "method": "responses.create",
+            "arguments": {"model": "m", "input": "x", "previous_response_id": "y"},
+        },
     )
 
     assert [(one["error"], one["status"], one["code"]) for one in told] == [
