@@ -22,5 +22,5 @@ async def test_fc24_nothing_is_left_of_5000_mixed_requests(rig: Rig) -> None:
     # The pools may hold some connections more.
     assert count_descriptors() <= descriptors + 30
     happened = chaos.outcomes
-    assert min(happened["answered"], happened["streamed"], happened["given up"], happened["429"]) > 300
+    assert min(happened["answered"], happened["streamed"], happened["given up"], happened["429"]) > 100
     assert min(happened["read slowly"], happened["rubbish"], happened["503"], happened["engine died"]) > 5

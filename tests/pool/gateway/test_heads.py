@@ -168,7 +168,7 @@ async def test_requests_mean_the_same_with_the_shortcut_as_without(
 
     check()
 
-    assert short.recalled > 100
+    assert short.recalled > 10
     assert not plain.recalled
 
 
