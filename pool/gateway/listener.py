@@ -5,15 +5,27 @@ So each process holds a lock under its id, and nobody joins a port whose listene
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
 from pool.domain.errors import PoolError
+
+_SO_ATTACH_FILTER = 26
+# Classic BPF over the TCP header (Linux, `struct sock_filter`): drops what has SYN set and ACK not.
+_DROP_SYN = (
+    (0x30, 0, 0, 13),  # load the byte of flags
+    (0x54, 0, 0, 0x12),  # and SYN | ACK
+    (0x15, 0, 1, 0x02),  # if it equals SYN
+    (0x06, 0, 0, 0),  # drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # else keep all of it
+)
 
 
 class PortTaken(PoolError):
@@ -53,7 +65,7 @@ class Seat:
             return open_socket(host, self._port)
 
     def mark_leaving(self) -> None:
-        """It listens no more: a successor may wait for the seat."""
+        """It soon listens no more: a successor may wait for the seat."""
         self._write(f"{os.getpid()} leaving")
 
     def leave(self) -> None:
@@ -82,6 +94,22 @@ def open_socket(host: str, port: int) -> socket.socket:
         listener.close()
         raise PortTaken(f"Port {port} of {host} cannot be opened: {exc.strerror}.", port=port) from exc
     return listener
+
+
+def stop_handshakes(listener: socket.socket) -> bool:
+    """From now on no handshake begins here; those that have begun go on to their end. False if the system cannot.
+
+    Closing a listener resets whoever is in the middle of one, and a group of `SO_REUSEPORT` takes no member out
+    before it is closed. A SYN that is dropped comes again after a second, and to a sibling by then.
+    """
+    code = b"".join(struct.pack("HBBI", *step) for step in _DROP_SYN)
+    kept = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HL", len(_DROP_SYN), ctypes.addressof(kept))
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except OSError:
+        return False
+    return True
 
 
 def _check_free(host: str, port: int) -> None:

@@ -11,7 +11,7 @@ import socket
 
 from pool.gateway.config import Config
 from pool.gateway.delivery import Delivery
-from pool.gateway.listener import GatewayRuns, Seat, open_socket
+from pool.gateway.listener import GatewayRuns, Seat, open_socket, stop_handshakes
 from pool.gateway.plane import Plane
 from pool.gateway.server import ClientConnection
 from pool.gateway.sharing import Sharing
@@ -29,6 +29,8 @@ _QUICK_TICK_S = 0.02
 _LEAVING_S = 5.0
 _LEAVING_LOOK_S = 0.05
 _LOOKS_PER_S = 4
+# What a handshake that has begun may still take: some round trips over the sea.
+_HANDSHAKE_S = 0.4
 # An idle client may be about to send; it gets this long before its connection is closed in a drain.
 _IDLE_GRACE_S = 0.5
 
@@ -149,13 +151,15 @@ class Gateway:
         if self._listener is None or self._server is None:
             return
         loop = asyncio.get_running_loop()
+        if self._seat is not None:
+            self._seat.mark_leaving()
+        if stop_handshakes(self._listener):
+            await asyncio.sleep(_HANDSHAKE_S)
         waiting = []
         with contextlib.suppress(BlockingIOError, InterruptedError):
             while True:
                 waiting.append(self._listener.accept()[0])
         self._server.close()
-        if self._seat is not None:
-            self._seat.mark_leaving()
         for connection in waiting:
             connection.setblocking(False)
             await loop.connect_accepted_socket(self._accept, connection)

@@ -89,7 +89,7 @@ def sized(size: bytes, data: bytes) -> bytes:
 EVENTS = st.sampled_from(
     [
         TOKEN, TOKEN, TOKEN, USAGE, DONE, b": comment\n\n", b'data: {"error":{"message":"x"}}\n\n', b"data: {\n\n",
-        b"data: {}\n\n", b'data: {"a":"\\n"}\n\n', b'data:{"a":1}\n\n', b"\n\n",
+        b"data: {}\n\n", b'data: {"a":"\\n"}\n\n', b'data:{"a":1}\n\n',
         b'data: {"a":1}\ndata: {"b":2}\n\n', b'event: x\ndata: {"a":1}\n\n', b'data: {"a":1}\n', b'data: {"a":',
         b'data: {"usage":null}\n\n', TOKEN * 30,
     ]

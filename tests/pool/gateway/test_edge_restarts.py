@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pool.gateway.listener import open_socket, stop_handshakes
 from tests.pool.gateway.rig import Rig, chat_request
 from tests.pool.gateway.test_process import Child, list_children, serve, wait_until_up
 
@@ -66,3 +67,22 @@ async def test_fc08_processes_that_leave_under_load_drop_no_connection(rig: Rig,
     assert told["ok"] > 1000
     child.signal(signal.SIGTERM)
     assert await child.exit_code() == 0
+
+
+async def test_who_cannot_begin_a_handshake_begins_it_at_a_sibling() -> None:
+    leaving = open_socket("127.0.0.1", 0)
+    leaving.listen()
+    port = leaving.getsockname()[1]
+    sibling = open_socket("127.0.0.1", port)
+    sibling.listen(64)
+
+    assert stop_handshakes(leaving)
+    clients = [asyncio.create_task(asyncio.open_connection("127.0.0.1", port)) for _ in range(24)]
+    await asyncio.sleep(0.1)
+    leaving.close()
+    joined = await asyncio.gather(*clients)
+
+    assert len(joined) == 24
+    for _, writer in joined:
+        writer.close()
+    sibling.close()
