@@ -257,9 +257,11 @@ async def test_a_gateway_that_drops_a_reader_in_the_middle_of_its_answer_goes_on
     body = json.dumps({"model": "m", "input": "a" * 8_000_000}).encode()
     readers.read(b"/v1/responses", body, on_done=lambda outcome: None)
     child = next(iter(readers._children))
-    await wait_until(lambda: len(child._part) > 500_000)
-
-    readers.close()
+    try:
+        await wait_until(lambda: len(child._part) > 500_000)
+    finally:
+        # Also where that moment was missed: a loop does not close while its reader lives.
+        readers.close()
 
     await asyncio.sleep(0.01)
     assert readers.describe()["children"] == 0
