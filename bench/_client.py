@@ -2,7 +2,7 @@
 
     python -m bench._client '{"port": …, "key": …, "stream": …, "connections": …, "seconds": …, "rate": …}'
 
-Prints one JSON object: requests, errors, and sorted latencies in seconds (to the end of the answer).
+Prints one JSON object: requests, errors, and latencies in seconds, to the end of the answer (at a fixed rate only).
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class Driver:
             return
         self.result.requests += 1
         self.result.errors += not ok
-        self.result.latencies_s.append(latency_s)
+        if self._load.rate is not None:
+            # In a closed loop the callers set the pace themselves, so that their delays say nothing.
+            self.result.latencies_s.append(round(latency_s, 7))
         if self._load.rate is None:
             self._send(caller, time.perf_counter())
         elif self._late:
