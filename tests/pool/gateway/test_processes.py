@@ -40,6 +40,7 @@ async def pack(rig: Rig) -> AsyncIterator[Pack]:
 # 5 % a minute, and as much again and more for when answers are seen here: in a minute of 4 s, a tenth of a second that
 # an answer comes late weighs as much as 1.5 s would.
 SLACK = 1.15
+CUT_SLACK = 1.4
 
 
 def limit_key(table: RoutingTable, **limits: int) -> RoutingTable:
@@ -193,11 +194,12 @@ async def test_without_redis_each_keeps_to_its_share_and_takes_the_whole_again_a
         lines.clear()
     after = await press(pack, for_s=3.5 * WINDOW_S)
 
-    assert most_in_a_window(before + without) <= 90 * SLACK
-    assert most_in_a_window(without) >= 80
+    # Where the ledger goes or comes back, a second of not knowing is a quarter of this minute.
+    assert most_in_a_window(before + without) <= 90 * CUT_SLACK
+    assert most_in_a_window(without) >= 60
     # One process alone gets more than its share of 30 as soon as the ledger is there again.
     assert most_in_a_window(after) > 60
-    assert most_in_a_window(without + after) <= 90 * SLACK
+    assert most_in_a_window(without + after) <= 90 * CUT_SLACK
 
 
 async def test_a_killed_process_is_forgotten_and_what_it_held_is_free(pack: Pack) -> None:
