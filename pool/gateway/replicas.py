@@ -17,7 +17,7 @@ class LiveReplica(Replica):
 
     __slots__ = (
         "cached", "engine", "last_answer_at_s", "last_byte_at_s", "last_request_at_s", "listed", "node",
-        "own_lines", "pool", "release", "shadow_in_flight", "unlisted_at_s", "waiting", "watch",
+        "own_lines", "pool", "release", "unlisted_at_s", "waiting", "watch",
     )  # fmt: skip
 
     def __init__(self, route: ReplicaRoute, *, release: int, secret: str) -> None:
@@ -38,7 +38,6 @@ class LiveReplica(Replica):
         self.in_flight_tokens = 0
         self.prefill_tokens = 0
         self.long_in_flight = 0
-        self.shadow_in_flight = 0
         self.others_in_flight: int | None = None
         self.others_tokens: int | None = None
         self.kv_used_ratio: float | None = None
