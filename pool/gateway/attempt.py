@@ -41,7 +41,8 @@ class Attempt:
     """Takes the replica's breaker along: `note_sent` at the start, one verdict or `drop_trial` at the end."""
 
     __slots__ = (
-        "_body", "_connection", "_head_lines", "_is_stale", "_is_trial", "_owner", "_timeout_s", "first_byte_at_s",
+        "_body", "_connect_timeout_s", "_connection", "_head_lines", "_is_stale", "_is_trial", "_owner", "_timeout_s",
+        "first_byte_at_s",
         "head", "is_over", "replica", "timeout_at_s",
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ class Attempt:
         self._head_lines = head_lines
         self._body = body
         self._timeout_s = timeout_s
+        self._connect_timeout_s = 0.0
         self._connection: UpstreamConnection | None = None
         self._is_stale = False
         self._is_trial = False
@@ -70,6 +72,7 @@ class Attempt:
         """Of what it waits for now: the first byte, then the next one."""
 
     def start(self, now_s: float, *, connect_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
         replica = self.replica
         replica.last_request_at_s = now_s
         self._is_trial = replica.breaker.note_sent(now_s)
@@ -128,7 +131,7 @@ class Attempt:
             # The engine closed an idle connection at the moment of its use: a fresh one tells more.
             self._is_stale = True
             connection.pool.close_idle(before_s=_NEVER)
-            connection.pool.connect(self, timeout_s=self._timeout_s)
+            connection.pool.connect(self, timeout_s=self._connect_timeout_s)
             return
         if connection.head is not None and self._owner.on_closed(self):
             return
