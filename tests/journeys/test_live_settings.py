@@ -201,18 +201,39 @@ def test_kept_answers_and_a_limit_of_the_model_are_live(live: Live, way: str) ->
 def test_watermarks_hold_back_what_is_not_short(live: Live, way: str) -> None:
     marks = {"watermark_warn_ratio": 0.051, "watermark_long_ratio": 0.052, "watermark_short_ratio": 0.053}
     typed = marks if way == "api" else {name: round(mark * 100, 1) for name, mark in marks.items()}
-    long = threading.Thread(target=live.chat, args=("word " * 6000,), kwargs={"max_tokens": 400})
 
     with audited(live, "model.gateway", source=way):
         live.set_model(way, **typed)
-    long.start()
 
-    live.refuses("overloaded", "word " * 700)
-    assert live.chat().headers["x-sluice-lane"] == "short"
-    (place,) = _gate(live)["replicas"].values()
-    assert place["watermark"]["level"] == "short_only"
-    long.join(30)
+    with long_requests(live):
+        live.refuses("overloaded", "word " * 700)
+        live.obeys(lambda: _watermark(live) == "short_only", "the level is told")
+        assert live.chat().headers["x-sluice-lane"] == "short"
     assert live.processes() == live.started
+
+
+@contextmanager
+def long_requests(live: Live) -> Iterator[None]:
+    """One after the other, so that the KV cache is in use for as long as the test looks."""
+    over = threading.Event()
+
+    def ask_on() -> None:
+        while not over.is_set():
+            live.chat("word " * 6000, max_tokens=400)
+
+    thread = threading.Thread(target=ask_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def _watermark(live: Live) -> str:
+    (place,) = _gate(live)["replicas"].values()
+    level: str = place["watermark"]["level"]
+    return level
 
 
 def _gate(live: Live, release: int = 1) -> dict[str, Any]:
