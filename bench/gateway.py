@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -66,10 +67,22 @@ class Costs:
     added_p99_s: list[float] = field(default_factory=list)
 
 
-def make_table(engines: list[int], *, replicas: int = 0, version: int = 1) -> RoutingTable:
-    """Two releases, 90 to 10, over the engines in turn; or one with `replicas`."""
+def make_table(
+    engines: list[int],
+    *,
+    replicas: int = 0,
+    version: int = 1,
+    open_streams: int = 0,
+    without: int | None = None,
+) -> RoutingTable:
+    """Two releases, 90 to 10, over the engines in turn. `open_streams`: so many are let in at once.
+    `without`: the number of the replica that is missing."""
+    concurrency = open_streams or 64
+    short = LaneSettings(
+        concurrency=concurrency, weight=4, adaptive=not open_streams, queue_limit=max(64, open_streams)
+    )
     lanes = (
-        LaneRoute("short", 4096, LaneSettings(concurrency=64, weight=4)),
+        LaneRoute("short", 4096, short),
         LaneRoute("mid", 16_384, LaneSettings(concurrency=8, ttft_target_ms=800, weight=2)),
         LaneRoute("long", None, LaneSettings(concurrency=2, ttft_target_ms=2000)),
     )
@@ -77,12 +90,20 @@ def make_table(engines: list[int], *, replicas: int = 0, version: int = 1) -> Ro
     routes = [
         ReplicaRoute(
             f"r{number:04d}", 1, f"n{number // 8}", f"http://127.0.0.1:{engines[number % len(engines)]}", None,
-            32_768, 256, 1_000_000,
+            32_768, max(256, open_streams), max(1_000_000, open_streams * 2_000),
         )
         for number in range(count)
     ]  # fmt: skip
+    missing = None if without is None else routes[without]
     releases = tuple(
-        ReleaseRoute(number, "v1", "balanced", "vllm", tuple(routes[number - 1 :: 2])) for number in (1, 2)
+        ReleaseRoute(
+            number,
+            "v1",
+            "balanced",
+            "vllm",
+            tuple(one for one in routes[number - 1 :: 2] if one is not missing),
+        )
+        for number in (1, 2)
     )
     plan = PlanRoute(1, {1: 90, 2: 10}, {}, {}, None)
     model = ModelRoute("m", lanes, plan, releases, 0)
@@ -93,10 +114,10 @@ def make_table(engines: list[int], *, replicas: int = 0, version: int = 1) -> Ro
     return RoutingTable("bench", 1, version, (model,), (key,))
 
 
-def start_ours(folder: Path, engines: list[int], redis_url: str) -> Contender:
+def start_ours(folder: Path, engines: list[int], redis_url: str, *, open_streams: int = 0) -> Contender:
     state = folder / "gateway"
     state.mkdir(parents=True, exist_ok=True)
-    (state / "table-0.bin").write_bytes(to_bytes(make_table(engines), SECRET))
+    (state / "table-0.bin").write_bytes(to_bytes(make_table(engines, open_streams=open_streams), SECRET))
     port = find_free_port()
     env = os.environ | {
         "SLUICE_SECRET_KEY": SECRET,
@@ -131,21 +152,32 @@ def measure_added_p99(one: Contender, engine: Contender, *, seconds: float) -> f
 def measure_streams(folder: Path, redis_url: str) -> float:
     """Bytes per open stream of the gateway, over what it takes when it is idle."""
     engines = start_engines(2, chunks=40, gap_s=0.5)
-    ours = start_ours(folder, [one.port for one in engines], redis_url)
+    ports = [one.port for one in engines]
+    ours = start_ours(folder, ports, redis_url, open_streams=OPEN_STREAMS)
     try:
         run_load(Load(ours.port, KEY, stream=False, seconds=1.0))
         idle_bytes = rss_bytes(ours.process.pid)
         load = Load(ours.port, KEY, stream=True, connections=OPEN_STREAMS, seconds=15.0)
         command = [sys.executable, "-m", "bench._client", json.dumps(asdict(load))]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as client:
-            peak_bytes = 0
+            peak_bytes, most_open = 0, 0.0
             while client.poll() is None:
                 peak_bytes = max(peak_bytes, rss_bytes(ours.process.pid))
+                most_open = max(most_open, read_gauge(ours.port, "sluice_in_flight"))
                 time.sleep(0.5)
     finally:
         for one in (ours, *engines):
             one.stop()
+    if most_open < OPEN_STREAMS:
+        raise RuntimeError(f"Only {most_open:.0f} of {OPEN_STREAMS} streams were open at once.")
     return (peak_bytes - idle_bytes) / OPEN_STREAMS
+
+
+def read_gauge(port: int, name: str) -> float:
+    """The sum over its labels."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{"))
 
 
 def measure_swap() -> float:

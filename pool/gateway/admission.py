@@ -9,7 +9,7 @@ of the load asks for (`hold_limit`), never of all while shorter ones have traffi
 front of nobody. One replica more when the longer lane waited for long: it never starves.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pool.domain import watermarks
@@ -19,7 +19,7 @@ from pool.domain.routing_table import LaneRoute
 from pool.gateway import barriers
 from pool.gateway.elsewhere import NOBODY, GateNote, sum_up, sum_waits
 from pool.gateway.gate_view import describe_gate
-from pool.gateway.holds import has_long_wait, load_of, share_prefill
+from pool.gateway.holds import claim_memory, has_long_wait, load_of, share_prefill
 from pool.gateway.openai import GatewayError
 from pool.gateway.places import Lane, Place
 from pool.gateway.tickets import Replica, Ticket
@@ -38,6 +38,8 @@ class Gate:
 
     def __init__(self, pick: Pick) -> None:
         self._pick = pick
+        self._terms: tuple[Any, ...] = ()
+        """Lanes, settings and process count, as the last table had them."""
         self._settings = ModelSettings()
         self._lanes: dict[str, Lane] = {}
         self._order: list[Lane] = []
@@ -64,25 +66,35 @@ class Gate:
         """From the routing table; may be called at any time. Counts and learnt limits stay; what waits for a
         lane or a replica that is gone is refused or waits on in the longest lane. Needs at least one lane.
         `pumps`: whether it hands out at once what has become free."""
-        self._settings = settings
+        terms = (tuple(lanes), settings, process_count)
+        same_terms = terms == self._terms
+        self._terms, self._settings = terms, settings
         old = self._lanes
-        self._lanes = {}
+        if not same_terms:
+            self._set_lanes(lanes, process_count, now_s)
+        # Most tables change little, and the loop has streams to serve: what is as it was is not set again.
+        places = {one: self._places.get(one) or Place(one, now_s) for one in replicas}
+        changed = [one for one in places.values() if not same_terms or one.is_outdated]
+        for place in changed:
+            place.set_facts(self._order, settings, process_count=process_count)
+        if not same_terms or changed or len(places) != len(self._places):
+            for lane in self._order:
+                lane.places = tuple(one for one in places.values() if one.replica.lane in (None, lane.name))
+            largest = max((replica.kv_tokens or 0 for replica in replicas), default=0)
+            self._share_tokens = largest * settings.kv_share_ratio if largest else _NEVER
+        self._places = places
+        self._move_waiting([lane for name, lane in old.items() if name not in self._lanes], now_s)
+        self._refresh(now_s, changed)
+        if pumps:
+            self.pump(now_s)
+
+    def _set_lanes(self, lanes: Sequence[LaneRoute], process_count: int, now_s: float) -> None:
+        old, self._lanes = self._lanes, {}
         for rank, route in enumerate(lanes):
             lane = old.get(route.name) or Lane(route, rank, now_s)
             lane.set_route(route, rank, process_count=process_count)
             self._lanes[route.name] = lane
         self._order = list(self._lanes.values())
-        self._places = {one: self._places.get(one) or Place(one, now_s) for one in replicas}
-        for place in self._places.values():
-            place.set_facts(self._order, settings, process_count=process_count)
-        for lane in self._order:
-            lane.places = tuple(one for one in self._places.values() if one.replica.lane in (None, lane.name))
-        largest = max((replica.kv_tokens or 0 for replica in replicas), default=0)
-        self._share_tokens = largest * settings.kv_share_ratio if largest else _NEVER
-        self._move_waiting([lane for name, lane in old.items() if name not in self._lanes], now_s)
-        self._refresh(now_s)
-        if pumps:
-            self.pump(now_s)
 
     def can_serve(self, ticket: Ticket, now_s: float) -> bool:
         """A replica exists that could serve it, now or later; else another release may (spill)."""
@@ -185,7 +197,8 @@ class Gate:
 
     def tick(self, now_s: float) -> None:
         if now_s - self._refreshed_at_s >= _REFRESH_S:
-            self._refresh(now_s)
+            self._refreshed_at_s = now_s
+            self._refresh(now_s, self._places.values())
         if self.waiting:
             self.expire(now_s)
             self.pump(now_s)
@@ -348,12 +361,10 @@ class Gate:
                 if not self.can_serve(ticket, now_s):
                     self._turn_away(ticket, lane, barriers.unservable(ticket, lane.places))
 
-    def _refresh(self, now_s: float) -> None:
-        self._refreshed_at_s = now_s
-        guarded = False
-        for place in self._places.values():
+    def _refresh(self, now_s: float, places: Iterable[Place]) -> None:
+        for place in places:
             place.refresh(now_s)
-            guarded |= place.watermark.level >= watermarks.NO_LONG
+        guarded = any(place.watermark.level >= watermarks.NO_LONG for place in self._places.values())
         for lane in self._order:
             lane.load = load_of(lane, now_s)
             waiting = len(lane.queue)
@@ -365,24 +376,9 @@ class Gate:
             )
             guarded |= lane.growth.stage > 0
             if has_long_wait(lane, now_s):
-                self._claim_memory(lane, now_s)
+                claim_memory(lane, now_s)
         self._has_homes = share_prefill(self._order, now_s)
         self._is_guarded = guarded
-
-    def _claim_memory(self, lane: Lane, now_s: float) -> None:
-        """What becomes free on one replica is kept for the lane's next request, which needs much of it."""
-        ticket = lane.queue.peek(now_s)
-        if lane.claim is not None or ticket is None:
-            return
-        free = [
-            place
-            for place in lane.places
-            if place.claim is None and place.replica.kv_tokens and place.fits(ticket, now_s)
-        ]
-        if free:
-            place = min(free, key=_tokens_in_flight)
-            place.claim, place.claim_tokens = ticket, ticket.kv_need_tokens
-            lane.claim = (ticket, place)
 
     def _drop_claim(self, ticket: Ticket, lane: Lane) -> None:
         if lane.claim is not None and lane.claim[0] is ticket:
@@ -393,7 +389,3 @@ class Gate:
 
 def _turn(lane: Lane) -> float:
     return lane.turn
-
-
-def _tokens_in_flight(place: Place) -> int:
-    return place.replica.in_flight_tokens

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 
-from pool.gateway.places import IDLE_LOAD, Lane
+from pool.gateway.places import IDLE_LOAD, Lane, Place
 
 # A replica whose prefill is busier than this makes a queue that does not end.
 _FULLEST = 0.85
@@ -19,6 +19,22 @@ def load_of(lane: Lane, now_s: float) -> float:
 
 def has_long_wait(lane: Lane, now_s: float) -> bool:
     return lane.queue.oldest_wait_s(now_s) > _LONG_WAIT_TARGETS * lane.target_s
+
+
+def claim_memory(lane: Lane, now_s: float) -> None:
+    """What becomes free on one replica is kept for the lane's next request, which needs much of it."""
+    ticket = lane.queue.peek(now_s)
+    if lane.claim is not None or ticket is None:
+        return
+    free = [
+        place
+        for place in lane.places
+        if place.claim is None and place.replica.kv_tokens and place.fits(ticket, now_s)
+    ]
+    if free:
+        place = min(free, key=_tokens_in_flight)
+        place.claim, place.claim_tokens = ticket, ticket.kv_need_tokens
+        lane.claim = (ticket, place)
 
 
 def share_prefill(lanes: Sequence[Lane], now_s: float) -> bool:
@@ -51,3 +67,7 @@ def limit_holds(replicas: int, *, shorter_load: float, longer_load: float) -> in
         return replicas - 1
     share = int(replicas * longer_load / (shorter_load + longer_load))
     return min(replicas - 1, max(1, share, ceil(longer_load / _FULLEST)))
+
+
+def _tokens_in_flight(place: Place) -> int:
+    return place.replica.in_flight_tokens

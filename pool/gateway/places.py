@@ -121,13 +121,15 @@ class Place:
     """One replica, as admission sees it."""
 
     __slots__ = (
-        "_context_tokens", "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_shares", "_slots",
-        "_vip_slots", "claim", "claim_tokens", "clock", "elsewhere", "held_rank", "is_home", "limits", "prefilling",
-        "replica", "unexplained_tokens", "watermark",
+        "_context_tokens", "_kv_budget_tokens", "_marks", "_most_kept", "_process_count", "_seen", "_shares",
+        "_slots", "_vip_slots", "claim", "claim_tokens", "clock", "elsewhere", "held_rank", "is_home", "limits",
+        "prefilling", "replica", "unexplained_tokens", "watermark",
     )  # fmt: skip
 
     def __init__(self, replica: Replica, now_s: float) -> None:
         self.replica = replica
+        self._seen: tuple[int | None, ...] = ()
+        """Of the replica, what `set_facts` went by."""
         self.limits: dict[str, Concurrency] = {}
         self.clock = PrefillClock()
         self.watermark = watermarks.Watermark(now_s)
@@ -159,8 +161,15 @@ class Place:
         lanes = {name: count for name, count in replica.lane_in_flight.items() if count}
         return replica.long_in_flight, self.held_rank, lanes
 
+    @property
+    def is_outdated(self) -> bool:
+        """The replica is not as it was when it was looked at, or was never looked at."""
+        replica = self.replica
+        return self._seen != (replica.max_model_len, replica.slots, replica.kv_tokens)
+
     def set_facts(self, lanes: Sequence[Lane], settings: ModelSettings, *, process_count: int) -> None:
         replica = self.replica
+        self._seen = (replica.max_model_len, replica.slots, replica.kv_tokens)
         self._process_count = process_count
         self._marks = (
             settings.watermark_warn_ratio, settings.watermark_long_ratio, settings.watermark_short_ratio,

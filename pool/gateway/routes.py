@@ -97,6 +97,8 @@ class Routes:
         self.keys: dict[str, KeyRoute] = {}
         self._replicas: dict[tuple[str, int], LiveReplica] = {}
         self._gates: dict[tuple[str, int], Gate] = {}
+        self._linked: dict[Gate, tuple[tuple[str, ...], tuple[LiveReplica, ...]]] = {}
+        """Lanes and replicas whose breakers know of each other."""
         self._indexes: dict[tuple[str, int], PrefixIndex] = {}
         self._budgets: dict[str, RetryBudget] = {}
         self._corrections: dict[str, Correction] = {}
@@ -191,6 +193,8 @@ class Routes:
             (name, number): gate for name, one in models.items() for number, gate in one.gates.items()
         }
         self._indexes = {key: self._indexes[key] for key in self._gates}
+        gates = set(self._gates.values())
+        self._linked = {gate: linked for gate, linked in self._linked.items() if gate in gates}
         self._budgets = {name: model.budget for name, model in models.items()}
         self._corrections = {name: model.correction for name, model in models.items()}
         self.models = models
@@ -212,9 +216,10 @@ class Routes:
         model.budget.processes = self.process_count
         for number, gate in model.gates.items():
             replicas = model.replicas[number]
-            link_breakers(
-                [one.breaker for one in replicas if one.lane in (None, lane.name)] for lane in model.lanes
-            )
+            names = tuple(lane.name for lane in model.lanes)
+            if self._linked.get(gate) != (names, replicas):
+                self._linked[gate] = (names, replicas)
+                link_breakers([one.breaker for one in replicas if one.lane in (None, name)] for name in names)
             gate.configure(
                 model.lanes, model.settings, replicas,
                 process_count=self.process_count, now_s=now_s, pumps=False,
