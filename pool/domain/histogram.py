@@ -6,6 +6,7 @@ The mapping is that of DDSketch (Masson, Rim and Lee, VLDB 2019) with gamma = 1.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,7 +15,10 @@ LOWEST_S = 1e-4
 HIGHEST_S = 3600.0
 _LOG_GAMMA = math.log(GAMMA)
 LAST_BUCKET = math.ceil(math.log(HIGHEST_S / LOWEST_S) / _LOG_GAMMA)
-FORMAT = 1
+FORMAT = 2
+_HEAD = struct.Struct("<Bq")
+_PAIR = struct.Struct("<HI")
+HEAD_BYTES, PAIR_BYTES = _HEAD.size, _PAIR.size
 
 
 def bucket_of(seconds: float) -> int:
@@ -83,47 +87,21 @@ class Histogram:
         raise AssertionError("the ranks cover all counts")
 
     def to_bytes(self) -> bytes:
-        """Format, sum in microseconds, then pairs of bucket gap and count, all as variable-length integers."""
-        parts = bytearray([FORMAT])
-        _write(parts, round(self.sum_s * 1e6))
-        last = 0
-        for bucket in sorted(self.counts):
-            _write(parts, bucket - last)
-            _write(parts, self.counts[bucket])
-            last = bucket
-        return bytes(parts)
+        """Format, sum in microseconds, then bucket and count of each bucket that is not empty, in order.
+
+        Fixed widths, so that thousands of them are added up as arrays (`pool/queries/histograms.py`).
+        """
+        body = b"".join([_PAIR.pack(bucket, self.counts[bucket]) for bucket in sorted(self.counts)])
+        return _HEAD.pack(FORMAT, round(self.sum_s * 1e6)) + body
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Histogram:
         """Raises ValueError for bytes that no histogram wrote."""
-        if not content or content[0] != FORMAT:
+        if len(content) < HEAD_BYTES or content[0] != FORMAT:
             raise ValueError("these bytes are no histogram of this format")
-        numbers = list(_read(content[1:]))
-        if len(numbers) % 2 == 0:
+        if (len(content) - HEAD_BYTES) % PAIR_BYTES:
             raise ValueError("the histogram's bytes are cut")
-        made, bucket = cls(sum_s=numbers[0] / 1e6), 0
-        for gap, count in zip(numbers[1::2], numbers[2::2], strict=True):
-            bucket += gap
-            if bucket > LAST_BUCKET:
-                raise ValueError(f"bucket {bucket} is beyond the last one")
-            made.counts[bucket] = count
-        return made
-
-
-def _write(parts: bytearray, number: int) -> None:
-    while number > 0x7F:
-        parts.append(number & 0x7F | 0x80)
-        number >>= 7
-    parts.append(number)
-
-
-def _read(content: bytes) -> Iterable[int]:
-    number = shift = 0
-    for byte in content:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            yield number
-            number = shift = 0
-    if shift:
-        raise ValueError("the histogram's bytes are cut")
+        counts = dict(_PAIR.iter_unpack(content[HEAD_BYTES:]))
+        if counts and max(counts) > LAST_BUCKET:
+            raise ValueError(f"bucket {max(counts)} is beyond the last one")
+        return cls(counts, _HEAD.unpack_from(content)[1] / 1e6)

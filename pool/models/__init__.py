@@ -13,11 +13,26 @@ from pool.models.catalog import (
 )
 from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
-from pool.models.telemetry import StreamPosition, TrafficCell
+from pool.models.telemetry import (
+    RESOLUTIONS,
+    FiveMinuteCell,
+    FiveMinuteGauge,
+    GaugeSubject,
+    KeyUsage,
+    RequestRecord,
+    SecondCell,
+    SecondGauge,
+    Series,
+    StreamPosition,
+    TenSecondCell,
+    TenSecondGauge,
+    UsagePosition,
+)
 from pool.models.tokenizers import TokenizerFile, TokenizerUse
 from pool.models.traffic import GatewayInstance, GatewaySnapshot, Plan, PlanInForce, RoutingState
 
 __all__ = [
+    "RESOLUTIONS",
     "ApiToken",
     "AuditEntry",
     "Device",
@@ -47,7 +62,17 @@ __all__ = [
     "StreamPosition",
     "TokenizerFile",
     "TokenizerUse",
-    "TrafficCell",
+    "UsagePosition",
+    "TenSecondGauge",
+    "TenSecondCell",
+    "Series",
+    "SecondGauge",
+    "SecondCell",
+    "RequestRecord",
+    "KeyUsage",
+    "GaugeSubject",
+    "FiveMinuteGauge",
+    "FiveMinuteCell",
     "Version",
     "VersionPresence",
 ]

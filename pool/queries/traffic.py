@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from pool.domain.cells import Cell
 from pool.domain.histogram import Histogram
-from pool.models import TrafficCell
+from pool.queries.cells import CellFilter, find_series, list_cells
 
 WINDOW = timedelta(minutes=5)
 
@@ -38,27 +39,30 @@ class TrafficView:
 
 def list_recent_traffic(model: str, *, now: datetime, window: timedelta = WINDOW) -> list[TrafficView]:
     """One view per release that had traffic in the window; the newest release last."""
-    rows = TrafficCell.objects.filter(model=model, at__gt=now - window).order_by("release", "at")
-    by_release: dict[int, list[TrafficCell]] = {}
-    for row in rows:
-        by_release.setdefault(row.release, []).append(row)
-    return [_view(release, cells, window) for release, cells in by_release.items()]
+    series = find_series(CellFilter(model=model))
+    by_release: dict[int, Cell] = {}
+    newest: dict[int, datetime] = {}
+    for number, at, cell in list_cells(
+        series, start=now - window, end=now + timedelta(seconds=1), resolution_s=10, stages=("ttft",)
+    ):
+        release = series[number].release
+        by_release.setdefault(release, Cell()).add(cell)
+        newest[release] = at
+    return [_view(release, by_release[release], newest[release], window) for release in sorted(by_release)]
 
 
-def _view(release: int, cells: list[TrafficCell], window: timedelta) -> TrafficView:
-    ttft = Histogram()
-    for cell in cells:
-        ttft = ttft.merge(Histogram.from_bytes(bytes(cell.ttft)))
+def _view(release: int, cell: Cell, newest_at: datetime, window: timedelta) -> TrafficView:
+    ttft = cell.stages.get("ttft", Histogram())
     return TrafficView(
         release=release,
-        requests=sum(cell.requests for cell in cells),
-        errors=sum(cell.errors for cell in cells),
-        interrupted=sum(cell.interrupted for cell in cells),
-        output_tokens=sum(cell.output_tokens for cell in cells),
+        requests=cell.counts.get("requests", 0),
+        errors=cell.counts.get("errors", 0),
+        interrupted=cell.counts.get("interrupted", 0),
+        output_tokens=cell.counts.get("output_tokens", 0),
         window_s=window.total_seconds(),
         samples=ttft.count,
         ttft_p50_s=ttft.quantile(0.5),
         ttft_p95_s=ttft.quantile(0.95),
         ttft_p99_s=ttft.quantile(0.99),
-        newest_at=cells[-1].at,
+        newest_at=newest_at,
     )

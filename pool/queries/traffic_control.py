@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pool.domain.histogram import Histogram
-from pool.models import Replica, TrafficCell
+from pool.models import Replica
+from pool.queries.cells import CellFilter, find_series, list_stage
 from pool.queries.gateway_states import GatewayState, figure, list_gateway_states, part, word
 from pool.queries.lanes import LaneRow
 from pool.queries.traffic import WINDOW
@@ -197,11 +198,11 @@ def build_traffic_control(
 
 def _recent_ttft(model: str, *, now: datetime) -> dict[tuple[int, str], Histogram]:
     found: dict[tuple[int, str], Histogram] = {}
-    rows = TrafficCell.objects.filter(model=model, at__gt=now - WINDOW)
-    for release, lane, content in rows.values_list("release", "lane", "ttft"):
-        found[release, lane] = found.get((release, lane), Histogram()).merge(
-            Histogram.from_bytes(bytes(content))
-        )
+    series = find_series(CellFilter(model=model))
+    rows = list_stage(series, "ttft", start=now - WINDOW, end=now + timedelta(seconds=1), resolution_s=10)
+    for number, _, content in rows:
+        key = (series[number].release, series[number].lane)
+        found[key] = found.get(key, Histogram()).merge(Histogram.from_bytes(bytes(content)))
     return found
 
 

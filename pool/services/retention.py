@@ -15,13 +15,11 @@ from pool.models import (
     Intent,
     PhaseChange,
     Replica,
-    TrafficCell,
 )
 
 KEEP_ANSWERS = timedelta(days=1)
 KEEP_INTENTS = timedelta(days=30)
 KEEP_STOPPED = timedelta(days=30)
-KEEP_CELLS = timedelta(days=30)
 PIECE = 2000
 
 
@@ -39,7 +37,6 @@ def drop_old_rows(now: datetime) -> dict[str, int]:
         "replicas": _drop(
             Replica.objects.filter(phase="stopped", wish="stop", phase_entered_at__lt=now - KEEP_STOPPED)
         ),
-        "cells": _drop(TrafficCell.objects.filter(at__lt=now - KEEP_CELLS)),
         "gateways": _drop(GatewayInstance.objects.filter(gone_at__lt=now - KEEP_ANSWERS)),
         "snapshots": _drop(GatewaySnapshot.objects.filter(at__lt=now - KEEP_ANSWERS)),
     }

@@ -8,12 +8,12 @@ import threading
 from typing import Any, cast
 
 import redis
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import DatabaseError, InterfaceError, close_old_connections, transaction
 from django.utils import timezone
 
 from pool.models import RoutingState
-from pool.telemetry.cells import fold
-from pool.telemetry.store import add_cells, read_position
+from pool.telemetry.facts import fold
+from pool.telemetry.store import add_cells, add_requests, move_position, read_position
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,12 @@ class Ingester:
             return 0
         entries = answer[0][1]
         facts, unreadable = _read_entries(entries)
-        cells, odd = fold(facts)
-        last_id = entries[-1][0].decode()
-        add_cells(cells, stream=stream, last_id=last_id, unreadable=unreadable + odd, now=timezone.now())
+        folded = fold(facts)
+        with transaction.atomic():
+            add_cells(folded.cells)
+            add_requests(folded.records)
+            unreadable += folded.unreadable
+            move_position(stream, entries[-1][0].decode(), unreadable=unreadable, now=timezone.now())
         self.facts += len(facts)
         return len(facts)
 
@@ -67,7 +70,7 @@ class Ingester:
             logger.warning(
                 "telemetry: the stream was emptied and its clock set back; reading it from its start"
             )
-            add_cells({}, stream=stream, last_id="0", unreadable=0, now=timezone.now())
+            move_position(stream, "0", unreadable=0, now=timezone.now())
 
     def stop(self) -> None:
         self.stopping.set()

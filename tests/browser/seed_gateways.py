@@ -9,8 +9,10 @@ from typing import Any
 import redis
 from django.conf import settings
 
+from pool.domain.cells import Cell, SeriesKey
 from pool.domain.histogram import Histogram
-from pool.models import Lane, RoutingState, TrafficCell
+from pool.models import Lane, RoutingState
+from pool.telemetry.store import add_cells
 
 MODEL = "qwen2.5-7b"
 REASONS = {"short": "within_target", "mid": "over_target", "long": "within_target"}
@@ -24,10 +26,9 @@ def seed_gateways(*, now: datetime, fresh_for: timedelta = timedelta(0)) -> None
         settings={"late_gap_ms": 500, "tokens_per_min": 400_000}, concurrency=2, ttft_target_ms=2000
     )
     for lane, ttft_s in (("short", 0.212), ("mid", 0.94), ("long", 1.71)):
-        TrafficCell.objects.create(
-            at=now, model=MODEL, release=1, replica="rk3m9d2q71", lane=lane, tier="standard",
-            requests=400, ttft=Histogram.of([ttft_s] * 400).to_bytes(), e2e=Histogram().to_bytes(),
-        )  # fmt: skip
+        key = SeriesKey(MODEL, release=1, replica="rk3m9d2q71", lane=lane, tier="standard")
+        cell = Cell(counts={"requests": 400}, stages={"ttft": Histogram.of([ttft_s] * 400)})
+        add_cells({(key, now): cell})
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         for identity in ("gw-desk-8080", "gw-edge-8080"):
             client.hset(_key(), identity, json.dumps(gateway_state((now + fresh_for).isoformat())))

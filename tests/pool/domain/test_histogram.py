@@ -65,7 +65,14 @@ def test_subtracting_what_was_never_there_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x02", b"\x01", b"\x01\x00\x05", b"\x01\x80", b"\x01\x00\xff\x7f\x01"]
+    "content",
+    [
+        b"",
+        b"\x02",
+        b"\x01" + bytes(8),
+        b"\x02" + bytes(8) + b"\x01",
+        b"\x02" + bytes(8) + b"\xff\x7f\x01\x00\x00\x00",
+    ],
 )
 def test_foreign_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match="histogram|beyond"):

@@ -1,25 +1,29 @@
 import json
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import redis
 
-from pool.domain.histogram import Histogram
-from pool.models import StreamPosition, TrafficCell
+from pool.domain.cells import Cell, SeriesKey
+from pool.domain.gauges import GaugeCell, Subject
+from pool.models import RESOLUTIONS, RequestRecord, SecondCell, StreamPosition, TenSecondCell, TenSecondGauge
+from pool.queries.cells import CellFilter, find_series, list_cells, sum_cells
 from pool.queries.traffic import list_recent_traffic
 from pool.services.routing import create_routing_state
-from pool.telemetry.cells import fold
+from pool.telemetry.facts import fold
 from pool.telemetry.ingest import Ingester
-from pool.telemetry.store import add_cells, read_position
+from pool.telemetry.store import add_cells, add_gauges, move_position, read_gauges, read_position
 
 AT = 1_795_982_405.0
 STREAM = "sluice:i-test:facts"
+_ids = iter(range(1_000_000))
 
 
 def make_fact(**values: Any) -> dict[str, Any]:
     return {
+        "request_id": f"req-{next(_ids)}",
         "at": AT,
         "model": "chatty",
         "release": 1,
@@ -34,46 +38,93 @@ def make_fact(**values: Any) -> dict[str, Any]:
     } | values
 
 
-def test_facts_of_one_series_and_ten_seconds_share_a_cell() -> None:
-    cells, unreadable = fold([make_fact(), make_fact(at=AT + 4), make_fact(at=AT + 9, release=2)])
+def total_of(facts: list[dict[str, Any]]) -> Cell:
+    return sum_cells(fold(facts).cells.values())
 
-    assert unreadable == 0
-    assert sorted(cell.requests for cell in cells.values()) == [1, 2]
-    assert {series.at.second % 10 for series in cells} == {0}
+
+def test_a_request_is_counted_in_the_second_of_its_end() -> None:
+    folded = fold([make_fact(), make_fact(e2e_s=4.0), make_fact(release=2)])
+
+    assert folded.unreadable == 0
+    assert [(key.release, at.timestamp() - AT) for key, at in sorted(folded.cells, key=repr)] == [
+        (1, 1.0),
+        (1, 4.0),
+        (2, 1.0),
+    ]
 
 
 def test_errors_are_ours_and_a_callers_mistake_is_not() -> None:
-    cells, _ = fold([make_fact(status=502), make_fact(status=400), make_fact(outcome="interrupted")])
+    counts = total_of([make_fact(status=502), make_fact(status=400), make_fact(outcome="interrupted")]).counts
 
-    (cell,) = cells.values()
-    assert (cell.requests, cell.errors, cell.interrupted) == (3, 2, 1)
+    assert (counts["requests"], counts["errors"], counts["interrupted"]) == (3, 2, 1)
 
 
 def test_a_fact_without_a_first_token_is_counted_and_gives_no_time_fc29() -> None:
-    (cell,) = fold([make_fact(ttft_s=None)])[0].values()
+    cell = total_of([make_fact(ttft_s=None)])
 
-    assert (cell.requests, cell.ttft.count) == (1, 0)
+    assert cell.counts["requests"] == 1
+    assert "ttft" not in cell.stages
 
 
 @pytest.mark.parametrize("bad", [{"at": "soon"}, {"model": None, "at": None}, {"ttft_s": float("nan")}])
 def test_what_cannot_be_read_is_counted_and_dropped(bad: dict[str, Any]) -> None:
-    cells, unreadable = fold([make_fact(**bad)])
+    folded = fold([make_fact(**bad)])
 
-    assert (cells, unreadable) == ({}, 1)
+    assert (folded.cells, folded.records, folded.unreadable) == ({}, [], 1)
+
+
+def test_a_region_counts_beside_the_series() -> None:
+    folded = fold([make_fact(region="eu"), make_fact()])
+
+    assert sorted((key.region, cell.counts["requests"]) for (key, _), cell in folded.cells.items()) == [
+        ("", 2),
+        ("eu", 1),
+    ]
 
 
 @pytest.mark.django_db
-def test_cells_add_up_and_the_position_moves_with_them() -> None:
-    cells, _ = fold([make_fact(), make_fact(ttft_s=0.4)])
+def test_cells_add_up_at_every_resolution_and_the_position_moves() -> None:
+    cells = fold([make_fact(), make_fact(ttft_s=0.4)]).cells
     now = datetime.now(UTC)
 
-    add_cells(cells, stream=STREAM, last_id="5-0", unreadable=1, now=now)
-    add_cells(cells, stream=STREAM, last_id="6-0", unreadable=0, now=now)
+    add_cells(cells)
+    add_cells(fold([make_fact(), make_fact(ttft_s=0.4)]).cells)
+    move_position(STREAM, "6-0", unreadable=1, now=now)
 
-    row = TrafficCell.objects.get()
-    assert (row.requests, Histogram.from_bytes(bytes(row.ttft)).count) == (4, 4)
+    end = datetime.fromtimestamp(AT + 300, tz=UTC)
+    for resolution_s in RESOLUTIONS:
+        ((_, _, cell),) = list_cells(
+            find_series(CellFilter(model="chatty")),
+            start=end - timedelta(hours=1),
+            end=end,
+            resolution_s=resolution_s,
+        )
+        assert (cell.counts["requests"], cell.stages["ttft"].count) == (4, 4)
     assert read_position(STREAM) == "6-0"
     assert StreamPosition.objects.get().dropped == 1
+
+
+@pytest.mark.django_db
+def test_gauges_add_up_and_what_was_not_measured_is_missing() -> None:
+    subject = Subject("replica", "r1", node="n1", model="chatty", release=1)
+    at = datetime.fromtimestamp(AT, tz=UTC)
+    for value in (2.0, 6.0):
+        cell = GaugeCell()
+        cell.note("running", value)
+        cell.count("steps", 10)
+        add_gauges({(subject, at + timedelta(seconds=value)): cell})
+
+    total = GaugeCell()
+    for row in TenSecondGauge.objects.all():
+        total.add(read_gauges("replica", row))
+
+    assert (total.gauges["running"].low, total.gauges["running"].mean, total.gauges["running"].high) == (
+        2,
+        4,
+        6,
+    )
+    assert total.counters == {"steps": 20}
+    assert set(total.gauges) == {"running"}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -87,7 +138,8 @@ def test_the_stream_is_read_once_and_from_where_it_stopped() -> None:
     counts = [Ingester(os.environ["SLUICE_REDIS_URL"]).run_once(block_ms=10) for _ in range(2)]
 
     assert counts == [2, 0]
-    assert TrafficCell.objects.get().requests == 2
+    assert TenSecondCell.objects.get().requests == 2
+    assert RequestRecord.objects.count() == 2
     client.delete(STREAM)
 
 
@@ -96,7 +148,7 @@ def test_quantiles_are_taken_after_merging_fc30() -> None:
     now = datetime.fromtimestamp(AT + 20, tz=UTC)
     facts = [make_fact(ttft_s=0.05, replica="r1") for _ in range(980)]
     facts += [make_fact(ttft_s=5.0, replica="r2") for _ in range(20)]
-    add_cells(fold(facts)[0], stream=STREAM, last_id="1-0", unreadable=0, now=now)
+    add_cells(fold(facts).cells)
 
     (view,) = list_recent_traffic("chatty", now=now)
 
@@ -104,3 +156,8 @@ def test_quantiles_are_taken_after_merging_fc30() -> None:
     assert view.ttft_p99_s == pytest.approx(5.0, rel=0.01)
     assert view.ttft_p50_s == pytest.approx(0.05, rel=0.01)
     assert view.error_ratio == 0
+    assert {key.replica for key in find_series(CellFilter(model="chatty")).values()} == {"r1", "r2"}
+    assert SecondCell.objects.count() == 2
+    assert SeriesKey("chatty", release=1, replica="r1", lane="short", tier="standard") in set(
+        find_series(CellFilter(model="chatty")).values()
+    )
