@@ -1,4 +1,4 @@
-"""Stored gauges of replicas, devices and processes by what they are of and when: the one way in for pages, API, loops."""
+"""Stored gauges of replicas, devices and processes by what they are of and when: the one way in for all readers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def find_subjects(
     releases: Iterable[int] = (),
     lanes: Iterable[str] = (),
 ) -> dict[int, Subject]:
-    """By id. `names` None and the others empty: all. One name has several where its lane or release changed. 1 query."""
+    """By id. `names` None and the others empty: all. A name has several where its lane or release changed. 1 query."""
     rows: QuerySet[Any] = GaugeSubject.objects.filter(kind=kind)
     if names is not None:
         rows = rows.filter(name__in=list(names))
