@@ -23,6 +23,12 @@ class IdentityConverter(NameConverter):
     regex = "[a-z0-9]{1,20}"
 
 
+class RequestIdConverter(NameConverter):
+    """As the gateway makes them; what a caller sent is no id here."""
+
+    regex = "[A-Za-z0-9._-]{1,64}"
+
+
 class UserNameConverter(NameConverter):
     regex = "[A-Za-z0-9@.+_-]{1,150}"
 
@@ -42,5 +48,6 @@ class NumberConverter:
 def register_converters() -> None:
     register_converter(NameConverter, "name")
     register_converter(IdentityConverter, "identity")
+    register_converter(RequestIdConverter, "request_id")
     register_converter(UserNameConverter, "user_name")
     register_converter(NumberConverter, "number")

@@ -30,6 +30,7 @@ def navigation() -> list[NavigationItem]:
         "overview": _("Overview"),
         "models": _("Models"),
         "replicas": _("Replicas"),
+        "requests": _("Requests"),
         "nodes": _("Nodes"),
         "profiles": _("Profiles"),
         "keys": _("Keys"),
@@ -44,6 +45,7 @@ def navigation() -> list[NavigationItem]:
 _ROUTES = {
     "models": "model-list",
     "replicas": "replica-list",
+    "requests": "request-search",
     "nodes": "node-list",
     "profiles": "profile-list",
     "keys": "key-list",

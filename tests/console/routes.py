@@ -14,6 +14,7 @@ from console.access import Right
 SAMPLES = {
     "name": "sample",
     "identity": "999999999",
+    "request_id": "sample",
     "user_name": "sample",
     "number": "1",
     "int": "1",
