@@ -74,6 +74,21 @@ class ReleaseRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class RestrictionRoute:
+    """What gates hold back for a while: for an alert, or because an operator wants it."""
+
+    kind: str
+    """`shed_batch`: no new `batch`. `close_lane`: only `vip`. `no_long`: no request of the longest lane or of that
+    size. `admission_ratio`: limits are multiplied by `value`."""
+    lane: str
+    """Empty = all lanes."""
+    value: float
+    """0 where the kind has none."""
+    until: float
+    """Seconds since 1970. Gates end it by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRoute:
     name: str
     lanes: tuple[LaneRoute, ...]
@@ -82,6 +97,7 @@ class ModelRoute:
     starting: int
     """Replicas that are on their way to ready."""
     settings: ModelSettings = ModelSettings()
+    restrictions: tuple[RestrictionRoute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +170,14 @@ def _read_model(fields: Mapping[str, Any]) -> ModelRoute:
         releases=tuple(_read_release(release) for release in fields["releases"]),
         starting=int(fields["starting"]),
         settings=read_model_settings(fields["settings"]),
+        # A table that an older version left on disk has none.
+        restrictions=tuple(_read_restriction(one) for one in fields.get("restrictions", ())),
+    )
+
+
+def _read_restriction(fields: Mapping[str, Any]) -> RestrictionRoute:
+    return RestrictionRoute(
+        fields["kind"], fields["lane"], float(fields["value"]), until=float(fields["until"])
     )
 
 

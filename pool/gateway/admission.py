@@ -22,6 +22,7 @@ from pool.gateway.gate_view import describe_gate
 from pool.gateway.holds import claim_memory, has_long_wait, load_of, share_prefill
 from pool.gateway.openai import GatewayError
 from pool.gateway.places import Lane, Place
+from pool.gateway.restraints import Held
 from pool.gateway.tickets import Replica, Ticket
 
 Pick = Callable[[Sequence[Any], Any, float], Any]
@@ -60,6 +61,7 @@ class Gate:
         replicas: Sequence[Replica],
         *,
         process_count: int = 1,
+        restrictions: Sequence[Held] = (),
         now_s: float,
         pumps: bool = True,
     ) -> None:
@@ -83,6 +85,8 @@ class Gate:
             largest = max((replica.kv_tokens or 0 for replica in replicas), default=0)
             self._share_tokens = largest * settings.kv_share_ratio if largest else _NEVER
         self._places = places
+        for lane in self._order:
+            lane.restraint.hold(restrictions, lane.name)
         self._move_waiting([lane for name, lane in old.items() if name not in self._lanes], now_s)
         self._refresh(now_s, changed)
         if pumps:
@@ -332,6 +336,7 @@ class Gate:
     def _guard(self, ticket: Ticket, lane: Lane, *, is_long: bool) -> None:
         try:
             barriers.check_growth(ticket, lane)
+            barriers.check_restrictions(ticket, lane, is_long=is_long)
             barriers.check_watermarks(ticket, lane, is_long=is_long)
         except GatewayError as error:
             lane.count_refusal(error)
@@ -374,7 +379,9 @@ class Gate:
                 limit_ratio=self._settings.growth_ratio,
                 now_s=now_s,
             )
-            guarded |= lane.growth.stage > 0
+            guarded |= lane.restraint.refresh(now_s) or lane.growth.stage > 0
+            while lane.restraint.sheds_batch and (batch := lane.queue.find_newest(BATCH)) is not None:
+                self._turn_away(batch, lane, barriers.shed_by_restriction(lane))
             if has_long_wait(lane, now_s):
                 claim_memory(lane, now_s)
         self._has_homes = share_prefill(self._order, now_s)

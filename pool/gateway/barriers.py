@@ -13,6 +13,8 @@ from pool.gateway.tickets import Ticket
 _OVERLOADED_RETRY_S = 5.0
 # One sample of the growth breaker.
 _GROWTH_RETRY_S = growth.SAMPLE_S
+# Restrictions last for minutes, and nobody knows beforehand when one is taken back.
+_RESTRICTED_RETRY_S = 30.0
 
 
 def check_growth(ticket: Ticket, lane: Lane) -> None:
@@ -26,6 +28,23 @@ def check_growth(ticket: Ticket, lane: Lane) -> None:
             f"Requests of the lane {lane.name!r} grow faster than they are served; the tier "
             f"{ticket.tier!r} is refused for now.",
             retry_after_s=_GROWTH_RETRY_S,
+        )
+
+
+def check_restrictions(ticket: Ticket, lane: Lane, *, is_long: bool) -> None:
+    """Raises Shed or Overloaded."""
+    restraint = lane.restraint
+    if restraint.is_closed and rank_of(ticket.tier) != VIP:
+        raise Shed(
+            f"The lane {lane.name!r} is closed for now to all tiers but 'vip'. Try again later.",
+            retry_after_s=_RESTRICTED_RETRY_S,
+        )
+    if restraint.sheds_batch and rank_of(ticket.tier) == BATCH:
+        raise shed_by_restriction(lane)
+    if restraint.bars_long and is_long:
+        raise Overloaded(
+            "Long requests are refused for now, so that the others keep their times. Try again later.",
+            retry_after_s=_RESTRICTED_RETRY_S,
         )
 
 
@@ -65,6 +84,13 @@ def shed(lane: Lane, now_s: float) -> Shed:
     return Shed(
         f"The lane {lane.name!r} is busy; requests of the tier 'batch' are given up first. Try again later.",
         retry_after_s=lane.retry_after_s(now_s),
+    )
+
+
+def shed_by_restriction(lane: Lane) -> Shed:
+    return Shed(
+        f"The lane {lane.name!r} misses its targets; requests of the tier 'batch' are refused for now. Try later.",
+        retry_after_s=_RESTRICTED_RETRY_S,
     )
 
 

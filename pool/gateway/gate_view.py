@@ -28,6 +28,7 @@ def _describe_lane(lane: Lane, now_s: float) -> dict[str, Any]:
         "hold_limit": lane.hold_limit,
         "watermark": None if worst is None else worst.watermark.describe(now_s),
         "growth": lane.growth.describe(now_s),
+        "restrictions": lane.restraint.describe(now_s),
         "refused": dict(lane.refused),
     }
 

@@ -12,6 +12,7 @@ from pool.domain.qos import FIRST_LANE_OVERDUE_S, LaneQueue, slots_for_tiers
 from pool.domain.routing_table import LaneRoute
 from pool.gateway.elsewhere import NOBODY, Elsewhere, fair_part
 from pool.gateway.openai import GatewayError
+from pool.gateway.restraints import Restraint
 from pool.gateway.tickets import Replica, Ticket
 
 # Over which a lane's rate of work is taken.
@@ -56,14 +57,15 @@ class Lane:
 
     __slots__ = (
         "_counted_at_s", "_least_queue", "_recent_requests", "_recent_tokens", "_started_at_s", "claim", "growth",
-        "hold_limit", "in_flight", "load", "name", "places", "queue", "queue_limit", "rank", "refused", "settings",
-        "target_s", "turn",
+        "hold_limit", "in_flight", "load", "name", "places", "queue", "queue_limit", "rank", "refused", "restraint",
+        "settings", "target_s", "turn",
     )  # fmt: skip
 
     def __init__(self, route: LaneRoute, rank: int, now_s: float) -> None:
         self.name = route.name
         self.queue: LaneQueue[Ticket] = LaneQueue(overdue_s=0.0)
         self.growth = GrowthBreaker(now_s)
+        self.restraint = Restraint()
         self.places: tuple[Place, ...] = ()
         self.claim: tuple[Ticket, Place] | None = None
         """KV tokens kept free for the one that waits longest."""
@@ -219,11 +221,11 @@ class Place:
         return is_long or (level == watermarks.SHORT_ONLY and lane.rank > 0 and not is_vip)
 
     def is_under_limit(self, lane: Lane) -> bool:
-        return self.replica.lane_in_flight.get(lane.name, 0) < self._lane_part(lane.name)
+        return self.replica.lane_in_flight.get(lane.name, 0) < self._lane_part(lane)
 
     def lane_limit(self, lane: Lane) -> int:
         """This process' even share, for pages: what it may really take depends on what the others do."""
-        return max(1, int(self.limits[lane.name].limit) // self._process_count)
+        return max(1, int(self.limits[lane.name].limit * lane.restraint.ratio) // self._process_count)
 
     def has_room(  # noqa: C901, PLR0912 - one function: in pieces it costs twice as much per replica and request
         self, ticket: Ticket, lane: Lane, now_s: float, *, is_oversize: bool, patience_s: float
@@ -247,9 +249,9 @@ class Place:
                 return False
         running = replica.lane_in_flight.get(lane.name, 0)
         if self._process_count > 1:
-            if running >= self._lane_part(lane.name):
+            if running >= self._lane_part(lane):
                 return False
-        elif running and running >= self.limits[lane.name].limit:
+        elif running and running >= self.limits[lane.name].limit * lane.restraint.ratio:
             return False
         if is_oversize and (replica.long_in_flight or self.elsewhere.long):
             return False
@@ -352,9 +354,10 @@ class Place:
         self.unexplained_tokens = max(0, used_tokens - own_tokens)
         self.watermark.observe(ratio, source=source, marks=self._marks, now_s=now_s)
 
-    def _lane_part(self, name: str) -> int:
+    def _lane_part(self, lane: Lane) -> int:
         """What this process may hold of the lane's limit here."""
-        limit = int(self.limits[name].limit)
+        name = lane.name
+        limit = max(1, int(self.limits[name].limit * lane.restraint.ratio))
         if self.replica.others_in_flight is None:
             return max(1, limit // self._process_count)
         part = self.elsewhere.lanes.get(name)

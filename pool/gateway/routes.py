@@ -22,6 +22,7 @@ from pool.domain.routing_table import (
     ModelRoute,
     PlanRoute,
     ReplicaRoute,
+    RestrictionRoute,
     RoutingTable,
     TableInvalid,
     from_bytes,
@@ -71,6 +72,7 @@ class ModelView:
     lane_settings: dict[str, LaneSettings]
     has_choice: bool
     """Prefixes may decide between replicas."""
+    restrictions: tuple[RestrictionRoute, ...]
 
     def weights(self, lane: str) -> dict[int, int]:
         if self.plan is None:
@@ -214,6 +216,8 @@ class Routes:
     def _configure(self, model: ModelView, now_s: float) -> None:
         model.budget.ratio = model.settings.retry_ratio
         model.budget.processes = self.process_count
+        to_gate_s = now_s - time.time()
+        held = [(one.kind, one.lane, one.value, one.until + to_gate_s) for one in model.restrictions]
         for number, gate in model.gates.items():
             replicas = model.replicas[number]
             names = tuple(lane.name for lane in model.lanes)
@@ -222,7 +226,7 @@ class Routes:
                 link_breakers([one.breaker for one in replicas if one.lane in (None, name)] for name in names)
             gate.configure(
                 model.lanes, model.settings, replicas,
-                process_count=self.process_count, now_s=now_s, pumps=False,
+                process_count=self.process_count, restrictions=held, now_s=now_s, pumps=False,
             )  # fmt: skip
 
     def _view(self, model: ModelRoute, named: set[tuple[str, int]]) -> ModelView:
@@ -251,6 +255,7 @@ class Routes:
             edges=tuple(lane.max_prompt_tokens for lane in lanes if lane.max_prompt_tokens is not None),
             lane_settings={lane.name: lane.settings for lane in lanes},
             has_choice=model.settings.affinity and any(len(live) > 1 for live in replicas.values()),
+            restrictions=model.restrictions,
         )
 
     def _find_gate(self, model: ModelRoute, release: int) -> Gate:
