@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pool.gateway.answer import StreamAnswer
+from pool.gateway.opening import stream_answer
 
 if TYPE_CHECKING:
     from pool.gateway.relay import Exchange
@@ -23,6 +24,6 @@ def keep_alive(exchange: "Exchange", now_s: float) -> None:
         return
     last_s = answer.last_at_s if answer is not None else exchange.started_at_s
     if now_s >= last_s + every_s:
-        answer = exchange.answer = exchange.stream_answer()
+        answer = exchange.answer = stream_answer(exchange)
         answer.last_at_s = now_s
         answer.keep_alive(_HEAD_LINES % (exchange.lane.encode(), exchange.request_id.encode()))

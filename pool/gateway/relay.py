@@ -13,14 +13,13 @@ from pool.domain.breaker import Fault, read_fault
 from pool.domain.gateway_settings import LaneSettings
 from pool.domain.quarantine import hash_request
 from pool.domain.routing_table import KeyRoute
-from pool.gateway import arrival, response
+from pool.gateway import arrival, opening, overdue, response
 from pool.gateway.admission import Gate
 from pool.gateway.answer import CUT, LATE, PlainAnswer, StreamAnswer
 from pool.gateway.answer_store import Answer
 from pool.gateway.ask import Ask, ask_of
 from pool.gateway.attempt import Attempt, read_engine_fault
-from pool.gateway.caching import build_hit, own_lines, settle
-from pool.gateway.comments import keep_alive
+from pool.gateway.caching import build_hit, settle
 from pool.gateway.following import enter_again, follow
 from pool.gateway.limits import Charge
 from pool.gateway.metrics import Series
@@ -28,7 +27,6 @@ from pool.gateway.openai import (
     GatewayError,
     NoReadyReplica,
     UpstreamFailed,
-    UpstreamTimeout,
     read_engine_error,
 )
 from pool.gateway.reading.body import Reading
@@ -144,26 +142,11 @@ class Exchange(Ticket):
 
     # From the clock.
     def check_deadline(self, now_s: float) -> None:
-        attempt, answer = self.attempt, self.answer
-        if now_s >= self.total_at_s:
-            self._fail(UpstreamTimeout("The answer was not complete in time."))
-        elif self.is_slow or attempt is None:
-            # The client's own time-out counts while it holds up the stream; the gate's while it waits there.
-            keep_alive(self, now_s)
-        elif answer is not None and answer.started and isinstance(answer, StreamAnswer):
-            attempt.replica.last_byte_at_s = max(attempt.replica.last_byte_at_s, answer.last_at_s)
-            if now_s >= answer.last_at_s + self.settings.idle_timeout_s:
-                attempt.note_fault(Fault.IDLE_TIMEOUT, now_s)
-                self._fail(UpstreamTimeout("The engine fell silent."))
-        elif self.stream and now_s >= attempt.timeout_at_s:
-            attempt.note_fault(Fault.FIRST_BYTE_TIMEOUT, now_s)
-            self._fail(UpstreamTimeout("The engine did not answer in time."))
-        else:
-            keep_alive(self, now_s)
+        overdue.check(self, now_s)
 
     def cut_off(self) -> None:
         """Ends a request that outlives the drain."""
-        self._fail(UpstreamFailed("The gateway shuts down. Try again."))
+        self.fail(UpstreamFailed("The gateway shuts down. Try again."))
 
     # From readers, ledger and cache.
     def on_read(self, result: Reading | GatewayError) -> None:
@@ -231,23 +214,7 @@ class Exchange(Ticket):
     # From the attempt.
     def on_head(self, attempt: Attempt, head: ResponseHead) -> None:
         self.status = head.status
-        assert self.ask is not None
-        ending = b"\r\n" if self.keeps_open else b"\r\nconnection: close\r\n"
-        lines = b"%b%b%bx-request-id: %b%b" % (
-            head.lines, attempt.replica.lines_for(self.lane), own_lines(self), self.request_id.encode(),
-            ending,
-        )  # fmt: skip
-        if head.is_stream and head.status == 200:
-            answer = self.stream_answer()
-            path = self.ask.path
-            answer.begin(lines, responses=path == b"/v1/responses", hides_usage=self.ask.hides_usage)
-            self.answer = answer
-        elif not isinstance(self.answer, StreamAnswer):
-            answer_whole = PlainAnswer(
-                self.client, lines, length=head.length, chunkable=self.request.version != "1.0"
-            )
-            answer_whole.keeps_whole = self.cache_key is not None
-            self.answer = answer_whole
+        opening.open_answer(self, attempt, head)
 
     def on_first_byte(self, attempt: Attempt, now_s: float) -> None:
         self.first_byte_at_s = now_s
@@ -290,18 +257,9 @@ class Exchange(Ticket):
         except GatewayError as error:
             self._refuse(error)
 
-    def stream_answer(self) -> StreamAnswer:
-        """The one whose head has left before, if there is one."""
-        if isinstance(self.answer, StreamAnswer):
-            return self.answer
-        chunkable = self.request.version != "1.0"
-        return StreamAnswer(
-            self.client, self.settings, on_late=self._on_late, on_gaps=self.count_gaps, chunkable=chunkable
-        )
-
-    def _on_late(self) -> None:
+    def on_late(self) -> None:
         if self.settings.late_gap_policy == "end":
-            self._fail(LATE)
+            self.fail(LATE)
 
     def count_gaps(self, gaps: list[float]) -> None:
         model, replica = self.model, self.replica
@@ -334,9 +292,9 @@ class Exchange(Ticket):
     def _give_up(self, attempt: Attempt, fault: Fault | None, failure: str) -> None:
         """Another replica, if nothing has left for the client; else the failure is told."""
         if not self._goes_elsewhere(attempt, fault):
-            self._fail(UpstreamFailed(f"{failure} Try again."))
+            self.fail(UpstreamFailed(f"{failure} Try again."))
 
-    def _fail(self, error: GatewayError) -> None:
+    def fail(self, error: GatewayError) -> None:
         """Tells the client in the way that is still open."""
         answer = self.answer
         if answer is None or not answer.started:
