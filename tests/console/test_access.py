@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
 from django.http import HttpRequest, HttpResponse
 from django.test import Client, RequestFactory
 from rest_framework.permissions import BasePermission
@@ -18,6 +19,7 @@ from console.access import (
     can,
     page_right,
     require,
+    sessions_with,
     socket_may,
     template_rights,
 )
@@ -152,3 +154,26 @@ def test_a_socket_loses_its_right_with_sign_out_role_or_account(sign_in: Any, vi
 
     client.logout()
     assert not socket_may(scope, Right.VIEW)
+
+
+def test_many_sessions_are_asked_together(db: None, django_assert_num_queries: Any) -> None:
+    """FC-54: as `socket_may`, at a fixed number of queries however many sockets are open."""
+    users = [factories.make_user(f"user-{number}", group="viewer") for number in range(5)]
+    keys = [_session_key(user) for user in users]
+    stranger, gone = _session_key(factories.make_user("sid", group=None)), _session_key(users[0])
+    User.objects.filter(pk=users[1].pk).update(is_active=False)
+    users[2].set_password("another-long-one")
+    users[2].save()
+    Session.objects.filter(pk=keys[3]).delete()
+
+    with django_assert_num_queries(3):
+        allowed = sessions_with([*keys, stranger, gone, "never-was"], Right.VIEW)
+
+    assert allowed == {keys[0], gone, keys[4]}
+    assert sessions_with(keys, Right.OPERATE) == set()
+
+
+def _session_key(user: User) -> str:
+    client = Client()
+    client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    return str(client.session.session_key)
