@@ -27,11 +27,11 @@ MODULES = (
     "pool.gateway.auth", "pool.gateway.barriers", "pool.gateway.caching", "pool.gateway.choice",
     "pool.gateway.chunks", "pool.gateway.events", "pool.gateway.facts", "pool.gateway.guards",
     "pool.gateway.heads", "pool.gateway.holds", "pool.gateway.limits", "pool.gateway.metrics",
-    "pool.gateway.openai", "pool.gateway.opening", "pool.gateway.overdue", "pool.gateway.places", "pool.gateway.plane", "pool.gateway.reading.body",
-    "pool.gateway.reading.prompt", "pool.gateway.relay", "pool.gateway.replicas", "pool.gateway.request",
-    "pool.gateway.response", "pool.gateway.restraints", "pool.gateway.retrying", "pool.gateway.routes", "pool.gateway.server",
-    "pool.gateway.shadow", "pool.gateway.tickets",
-    "pool.gateway.upstream", "pool.gateway.usage",
+    "pool.gateway.openai", "pool.gateway.opening", "pool.gateway.overdue", "pool.gateway.places",
+    "pool.gateway.plane", "pool.gateway.reading.body", "pool.gateway.reading.prompt", "pool.gateway.relay",
+    "pool.gateway.replicas", "pool.gateway.request", "pool.gateway.response", "pool.gateway.restraints",
+    "pool.gateway.retrying", "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow",
+    "pool.gateway.tickets", "pool.gateway.upstream", "pool.gateway.usage",
 )  # fmt: skip
 """What runs once per request or per chunk."""
 
