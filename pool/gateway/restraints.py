@@ -26,7 +26,11 @@ class Restraint:
         self.bars_long = False
         self.ratio = 1.0
         """Of its limits that it may use."""
-        self._clear()
+        self._batch_until_s = _NEVER
+        self._closed_until_s = _NEVER
+        self._long_until_s = _NEVER
+        self._ratio_until_s = _NEVER
+        self._ratio = 1.0
 
     def hold(self, restrictions: Sequence[Held], lane: str) -> None:
         """Replaces all that held before. Kinds that this version does not know hold nobody."""
@@ -64,5 +68,8 @@ class Restraint:
         return {kind: round(seconds, 1) for kind, seconds in left.items() if seconds > 0.0}
 
     def _clear(self) -> None:
-        self._batch_until_s = self._closed_until_s = self._long_until_s = self._ratio_until_s = _NEVER
+        self._batch_until_s = _NEVER
+        self._closed_until_s = _NEVER
+        self._long_until_s = _NEVER
+        self._ratio_until_s = _NEVER
         self._ratio = 1.0
