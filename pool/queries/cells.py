@@ -5,12 +5,12 @@ Histograms are merged first, quantiles taken afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import QuerySet, Sum
 
 from pool.domain.cells import COUNTS, STAGES, SUMS, Cell, SeriesKey
 from pool.domain.histogram import Histogram
@@ -77,6 +77,15 @@ def list_cells(
     rows = _rows(series, start, end, resolution_s)
     names = ("series_id", "at", *COUNTS, *SUMS, "outcomes", *kept)
     return [(values[0], values[1], _read_cell(values[2:], kept)) for values in rows.values_list(*names)]
+
+
+def sum_counts(
+    series: Iterable[int], names: Sequence[str], *, start: datetime, end: datetime, resolution_s: int
+) -> dict[int, dict[str, int]]:
+    """By series in [start, end): sums of some of COUNTS, added up by the database; without cells: missing. 1 query."""
+    rows = _rows(series, start, end, resolution_s).order_by().values("series_id")
+    sums = rows.annotate(**{f"sum_{name}": Sum(name) for name in names})
+    return {row["series_id"]: {name: row[f"sum_{name}"] for name in names} for row in sums}
 
 
 def sum_cells(cells: Iterable[Cell]) -> Cell:
