@@ -26,6 +26,7 @@ from console.pages import (
 
 urlpatterns = [
     path("", overview.show_overview, name="overview"),
+    path("activity/", overview.show_activity, name="activity"),
     path("sign-in/", sign_in.SignIn.as_view(), name="sign-in"),
     path("sign-out/", sign_in.sign_out, name="sign-out"),
     path("account/", account.show_account, name="account"),

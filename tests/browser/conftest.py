@@ -26,6 +26,7 @@ from django.utils import timezone
 from tests import factories
 from tests.browser.seed import seed_pool
 from tests.browser.seed_gateways import clear_gateways, seed_gateways
+from tests.browser.seed_telemetry import seed_telemetry
 
 T = TypeVar("T")
 Scheme = Literal["light", "dark"]
@@ -101,6 +102,7 @@ def static_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def pool(transactional_db: None) -> Iterator[None]:
     seed_pool(fresh_for=timedelta(minutes=10))
     seed_gateways(now=timezone.now(), fresh_for=timedelta(minutes=10))
+    seed_telemetry(now=timezone.now())
     # The web process under test has its own settings, with sound hashes.
     with override_settings(PASSWORD_HASHERS=global_settings.PASSWORD_HASHERS):
         for name, group in (("ada", "admin"), ("otto", "operator"), ("vera", "viewer")):

@@ -25,6 +25,8 @@ PAGES = {
     "replicas": "/replicas/",
     "replica-ready": "/replicas/rk3m9d2q71/",
     "replica-failed": "/replicas/rb5y1h8z3e/",
+    "requests": "/requests/",
+    "request": "/requests/0f3a-000001c4/",
     "nodes": "/nodes/",
     "profiles": "/profiles/",
     "profile-new": "/profiles/new/",
