@@ -13,6 +13,17 @@ from pool.models.catalog import (
 )
 from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
+from pool.models.slo import (
+    Alert,
+    AlertEvent,
+    AlertWatch,
+    Notice,
+    Restriction,
+    RuleChange,
+    Slo,
+    SloSpan,
+    Webhook,
+)
 from pool.models.telemetry import (
     RESOLUTIONS,
     FiveMinuteCell,
@@ -75,4 +86,13 @@ __all__ = [
     "FiveMinuteCell",
     "Version",
     "VersionPresence",
+    "Alert",
+    "AlertEvent",
+    "AlertWatch",
+    "Notice",
+    "Restriction",
+    "RuleChange",
+    "Slo",
+    "SloSpan",
+    "Webhook",
 ]
