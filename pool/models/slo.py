@@ -97,6 +97,9 @@ class Alert(models.Model):
     seen_at = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True)
     acknowledged_by = models.CharField(max_length=150, default="", blank=True)
+    held_until = models.DateTimeField(null=True)
+    """No action for this alert until then."""
+    held_by = models.CharField(max_length=150, default="", blank=True)
 
     class Meta:
         ordering = ["-opened_at", "-id"]
