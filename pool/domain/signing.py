@@ -26,6 +26,11 @@ def derive_playground_key(secret: Secret) -> str:
     return _hex_hmac(secret, b"playground")
 
 
+def derive_webhook_secret(secret: Secret, name: str, made_at: str) -> str:
+    """What signs the notices to a webhook; one of the same name that is made anew has another."""
+    return _hex_hmac(secret, f"webhook:{name}:{made_at}".encode())
+
+
 def sign_table(secret: Secret, payload: bytes) -> str:
     return _hex_hmac(secret, b"table:" + payload)
 

@@ -185,7 +185,6 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("url", models.CharField(max_length=500)),
-                ("secret", models.CharField(max_length=64)),
                 ("least_level", models.CharField(default="yellow", max_length=8)),
                 ("enabled", models.BooleanField(default=True)),
                 ("created_at", models.DateTimeField(default=django.utils.timezone.now)),

@@ -199,11 +199,10 @@ class RuleChange(models.Model):
 
 
 class Webhook(models.Model):
-    """Whom to tell of alerts. `secret` signs each notice, so that the receiver knows whom it is from."""
+    """Whom to tell of alerts. What signs the notices is derived (`pool/domain/signing.py`), stored nowhere."""
 
     name = NameField(unique=True)
     url = models.CharField(max_length=500)
-    secret = models.CharField(max_length=64)
     least_level = models.CharField(max_length=LEVEL_LENGTH, default="yellow")
     enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField(default=timezone.now)
