@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from workers.plugin.sluice_engine import ring
@@ -94,13 +95,21 @@ class RingReader:
         return [make_finished(row) for row in rows]
 
     def read_newest_step(self) -> Step | None:
-        """The newest step, whether read before or not. None before the first."""
+        """The newest step, read before or not, with what runs, waits and is used now. None before the first."""
         if (head := self.head) is None or not (newest := self._word(ring.STEPS)):
             return None
         rows, _, _ = self._read_records(
             Slots(head.areas.steps, ring.STEP, ring.STEP_BYTES, head.step_slots), newest - 1, newest
         )
-        return make_step(rows[-1]) if rows else None
+        if not rows:
+            return None
+        words = self._words()
+        return replace(
+            make_step(rows[-1]),
+            running=words[ring.RUNNING],
+            waiting=words[ring.WAITING],
+            used_blocks=words[ring.USED_BLOCKS],
+        )
 
     def read_block_map(self) -> BlockMap | None:
         """The newest whole map. None before the first one, and for an engine without blocks."""

@@ -14,6 +14,7 @@ from pool.domain.profiles import EngineSettings, parse_settings
 from pool.domain.start_errors import StartFailure, classify_failure
 from pool.ports import Command, EngineHealth, EngineLoad, EngineSpec, ForkPlan, PrintedFigures
 from workers.engines import http, metrics, printed
+from workers.plugin.sluice_engine.ring import FILE_NAME, RING_VARIABLE
 
 ENTRY_MODULE = "vllm.entrypoints.launchers.api_server.entry"
 KEY_GATE = "sluice_engine.auth.KeyGate"
@@ -241,6 +242,7 @@ def _engine_env(spec: EngineSpec, settings: EngineSettings) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
         "TRITON_CACHE_DIR": f"{caches}/triton",
         "CUDA_CACHE_PATH": f"{caches}/cuda",
+        RING_VARIABLE: f"{spec.directory}/{FILE_NAME}",
     }
     # Its processes' sockets go with the engine's folder; the default leaves them in /tmp, one set for each start.
     if len(os.fsencode(spec.directory)) <= LONGEST_RPC_FOLDER_BYTES:

@@ -8,6 +8,7 @@ import os
 import signal
 from typing import Any
 
+from sluice_engine.hook import install_hook
 from sluice_engine.secret import mask_output
 
 FORK_VARIABLE = "SLUICE_ENGINE_FORK"
@@ -21,11 +22,13 @@ _parents: list[int] = []
 
 
 def install() -> None:
-    """Death signal in children, masked output everywhere, forked children where the engine asks for them."""
+    """Death signal in children, masked output everywhere, forked children where the engine asks for them; and the
+    hook that follows its steps, which never fails."""
     mask_output()
     die_with_parent()
     if os.environ.get(FORK_VARIABLE) == "1":
         fork_children()
+    install_hook()
 
 
 def die_with_parent() -> None:

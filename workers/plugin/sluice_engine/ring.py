@@ -37,9 +37,11 @@ WORDS_OFFSET: Final = 512
 WORD_COUNT: Final = 32
 (
     STEPS, FINISHED, MAPS, IN_STEP_NS, OWN_NS, STEP_NS, FAILURES, ALLOCATORS, SCAN_NS, SCANS,
-) = range(10)  # fmt: skip
+    RUNNING, WAITING, USED_BLOCKS,
+) = range(13)  # fmt: skip
 """Newest sequence numbers; start of the step in progress (0 = none); thread time of the plug-in itself and time of all
-steps; failures of the hook; newest allocator record; thread time and number of scans of the blocks (part of OWN_NS)."""
+steps; failures of the hook; newest allocator record; thread time and number of scans of the blocks (part of OWN_NS);
+what runs, waits and is used now, also after clean-ups that are no step."""
 WATCHED_UNTIL_NS, SEGMENTS_WISH = 24, 25
 """Written by the reader: until when somebody looks at the map; how often allocator segments were asked for."""
 REASON_OFFSET: Final = 1024
