@@ -52,6 +52,28 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """One watched value in one pass."""
+
+    source: str
+    """`slo`, `golden` or `resource`."""
+    rule: str
+    subject: str
+    """What it is about, in one line: stable, it finds the state again."""
+    reading: Reading
+    limits: Limits
+    model: str = ""
+    lane: str = ""
+    slo: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """JSON for people: unit, window, what else was found."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.source} {self.rule} {self.subject}"
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """`enter`: from which value on each level is reached, rising with the level."""
 

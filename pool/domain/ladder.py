@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -68,24 +68,39 @@ class Decision:
     blocked: tuple[Blocked, ...] = field(default=())
 
 
-def decide_actions(
-    level: Level, policy: Policy, history: Sequence[Past], *, is_measured: bool, now: datetime
-) -> Decision:
-    """`is_measured` False: the level is one of before and nothing confirms it now. Then what holds runs out."""
-    if not is_measured:
-        return Decision()
-    wanted = _wanted(level, policy)
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one alert asks for; several may ask for the same lane. `is_measured` False: its level is one of before
+    and nothing confirms it now, so it neither begins nor renews, and takes nothing back either (FC-11)."""
+
+    level: Level
+    policy: Policy
+    is_measured: bool
+
+
+def decide_actions(claims: Sequence[Claim], history: Sequence[Past], *, now: datetime) -> Decision:
+    """For one lane. `history`: automatic actions there, of the last hour and those that still hold. Of the
+    claims' limits the strictest counts; a hold of one holds the lane."""
     active = {past.step: past for past in history if past.ended_at is None}
-    if policy.held_until is not None and now < policy.held_until:
-        return Decision(blocked=tuple(Blocked(step, "held") for step in wanted if step not in active))
-    renew = tuple(step for step in wanted if step in active and active[step].until - now < RENEW_BELOW)
+    asked = _union(claim for claim in claims if claim.is_measured)
+    if any(claim.policy.held_until is not None and now < claim.policy.held_until for claim in claims):
+        return Decision(blocked=tuple(Blocked(step, "held") for step in asked if step not in active))
+    kept = _union(claims)
+    opposite_after = max((claim.policy.opposite_after for claim in claims), default=timedelta())
+    renew = tuple(step for step in asked if step in active and active[step].until - now < RENEW_BELOW)
     end = tuple(
-        step
-        for step, past in active.items()
-        if step not in wanted and now - past.began_at >= policy.opposite_after
+        step for step, past in active.items() if step not in kept and now - past.began_at >= opposite_after
     )
-    begin, blocked = _begin([step for step in wanted if step not in active], policy, history, now)
+    left = min((claim.policy.max_per_hour for claim in claims), default=0)
+    left -= sum(now - past.began_at < timedelta(hours=1) for past in history)
+    begin, blocked = _begin(
+        [step for step in asked if step not in active], history, left, opposite_after, now
+    )
     return Decision(begin, renew, end, blocked)
+
+
+def _union(claims: Iterable[Claim]) -> list[Step]:
+    return list(dict.fromkeys(step for claim in claims for step in _wanted(claim.level, claim.policy)))
 
 
 def _wanted(level: Level, policy: Policy) -> list[Step]:
@@ -97,16 +112,15 @@ def _wanted(level: Level, policy: Policy) -> list[Step]:
 
 
 def _begin(
-    steps: Sequence[Step], policy: Policy, history: Sequence[Past], now: datetime
+    steps: Sequence[Step], history: Sequence[Past], left: int, opposite_after: timedelta, now: datetime
 ) -> tuple[tuple[Step, ...], tuple[Blocked, ...]]:
-    left = policy.max_per_hour - sum(now - past.began_at < timedelta(hours=1) for past in history)
     begin: list[Step] = []
     blocked: list[Blocked] = []
     for step in steps:
         ended = [past.ended_at for past in history if past.step is step and past.ended_at is not None]
         if step not in AVAILABLE:
             blocked.append(Blocked(step, "not_available"))
-        elif ended and now - max(ended) < policy.opposite_after:
+        elif ended and now - max(ended) < opposite_after:
             blocked.append(Blocked(step, "taken_back_lately"))
         elif len(begin) >= left:
             blocked.append(Blocked(step, "too_many"))

@@ -12,8 +12,20 @@ from pool.domain.routing_table import (
     PlanRoute,
     ReleaseRoute,
     ReplicaRoute,
+    RestrictionRoute,
 )
-from pool.models import Key, Lane, Model, Plan, PlanInForce, Release, ReleaseProfile, Replica, Runtime
+from pool.models import (
+    Key,
+    Lane,
+    Model,
+    Plan,
+    PlanInForce,
+    Release,
+    ReleaseProfile,
+    Replica,
+    Restriction,
+    Runtime,
+)
 from pool.queries.lanes import lane_settings
 
 COMING_PHASES = ("pending", "starting", "loading", "warming")
@@ -26,6 +38,7 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
     plans = {row.model_id: row.plan for row in PlanInForce.objects.select_related("plan")}
     replicas, coming = _load_replicas()
     releases = _load_releases(replicas)
+    restrictions = _load_restrictions()
     return tuple(
         ModelRoute(
             name=model.name,
@@ -34,6 +47,7 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
             releases=tuple(releases[model.pk]),
             starting=coming[model.pk],
             settings=read_model_settings(model.gateway),
+            restrictions=tuple(restrictions[model.pk]),
         )
         for model in Model.objects.order_by("name")
     )
@@ -92,6 +106,15 @@ def _load_replicas() -> tuple[dict[int, list[ReplicaRoute]], dict[int, int]]:
             )
         )
     return routes, coming
+
+
+def _load_restrictions() -> dict[int, list[RestrictionRoute]]:
+    routes: dict[int, list[RestrictionRoute]] = defaultdict(list)
+    for row in Restriction.objects.filter(ended_at=None, dry_run=False).order_by("id"):
+        routes[row.model_id].append(
+            RestrictionRoute(row.kind, row.lane, row.value, until=row.until.timestamp())
+        )
+    return routes
 
 
 def _load_slots() -> dict[tuple[int, str], int]:
