@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from console.bounded_connection import connection_class, limits_of
-from pool.env import ConfigError, env_bool, env_int, env_json, env_secret, env_str
+from pool.env import ConfigError, env_bool, env_int, env_json, env_networks, env_secret, env_str
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env_str("SLUICE_DATA_DIR", str(BASE_DIR / "var"))).absolute()
@@ -65,6 +65,8 @@ ALLOWED_HOSTS = [host for host in env_str("SLUICE_ALLOWED_HOSTS", "").split(",")
     "[::1]",
 ]
 CSRF_TRUSTED_ORIGINS = [origin for origin in env_str("SLUICE_TRUSTED_ORIGINS", "").split(",") if origin]
+# Besides the internet: where alerts may be told of.
+WEBHOOK_NETWORKS = env_networks("SLUICE_WEBHOOK_NETWORKS")
 ROOT_URLCONF = "console.urls"
 ASGI_APPLICATION = "console.asgi.application"
 WSGI_APPLICATION = "console.wsgi.application"

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable
 from enum import Enum
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
@@ -68,6 +69,13 @@ def env_port_range(name: str, default: D | _Unset = _REQUIRED) -> tuple[int, int
     return _read(name, default, lambda text: _parse(name, text, _parse_port_range, kind))
 
 
+def env_networks(name: str) -> list[IPv4Network | IPv6Network]:
+    """Joined by `,`; none when unset."""
+    kind = "networks such as 10.1.0.0/16,fd00::/8"
+    found = _read(name, None, lambda text: _parse(name, text, _parse_networks, kind))
+    return found or []
+
+
 def env_json(name: str, default: D | _Unset = _REQUIRED) -> object | D:
     return _read(name, default, lambda text: _parse(name, text, json.loads, "JSON"))
 
@@ -101,6 +109,10 @@ def _parse(name: str, text: str, convert: Callable[[str], T], kind: str) -> T:
         return convert(text)
     except ValueError as exc:
         raise ConfigError(f"{name} must be {kind}, not {text!r}.", variable=name) from exc
+
+
+def _parse_networks(text: str) -> list[IPv4Network | IPv6Network]:
+    return [ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
 def _parse_port_range(text: str) -> tuple[int, int]:
