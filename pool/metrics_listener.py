@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 from pool.domain.prometheus import CONTENT_TYPE, Page
-from pool.env import env_int, env_secret, env_str
+from pool.env import env_secret, env_str
 from pool.process_figures import add_own_process
 
 logger = logging.getLogger(__name__)
@@ -39,11 +39,11 @@ class MetricsAddress:
     token: str | None = None
 
 
-def read_address(variable: str, default_port: int) -> MetricsAddress:
-    """Raises ConfigError naming the variable."""
+def make_address(port: int) -> MetricsAddress:
+    """`port` as this process' own variable says. Raises ConfigError naming the variable."""
     return MetricsAddress(
         bind=env_str("SLUICE_METRICS_BIND", "127.0.0.1"),
-        port=env_int(variable, default_port, minimum=0, maximum=65535),
+        port=port,
         token=env_secret("SLUICE_API_TOKEN", None),
     )
 

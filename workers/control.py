@@ -14,11 +14,14 @@ from datetime import datetime
 from django.conf import settings
 from kombu.exceptions import OperationalError
 
+from pool.env import env_int
+from pool.metrics_listener import MetricsListener, make_address
 from pool.reconcilers import gateways, nodes, replicas
 from pool.reconcilers.loop import Listener, Loop, monotonic_watch
 from pool.services.delivery import connect
 from pool.services.wakeups import list_probe_targets, note_probe_sent
 from workers.celery_main import run_celery, start_beat
+from workers.control_metrics import fill_control
 from workers.tasks import probe_queue
 from workers.wake import WAKE
 
@@ -37,6 +40,8 @@ def main() -> int:
     listener.start()
     beats.start()
     start_beat()
+    port = env_int("SLUICE_CONTROL_METRICS_PORT", 9311, minimum=0, maximum=65535)
+    MetricsListener(make_address(port), lambda page: fill_control(page, WAKE.loops, client)).start()
     code = run_celery(["--queues", "control", "--hostname", f"control@{os.uname().nodename}"])
     for loop in WAKE.loops:
         loop.stop()

@@ -31,7 +31,7 @@ class DeviceBusy(PoolError):
 
 def list_devices(*, nvml: Any = None, faults: Sequence[DeviceFault] = ()) -> tuple[DeviceFacts, ...]:
     """All GPUs, or the `cpu` device where NVML finds none. `nvml`: a module with pynvml's names."""
-    module = nvml if nvml is not None else _load_nvml()
+    module = nvml if nvml is not None else load_nvml()
     gpus = _list_gpus(module) if module is not None else ()
     if not gpus:
         return (read_cpu_device(),)
@@ -54,7 +54,7 @@ class Inventory:
 
 
 def find_inventory() -> Inventory:
-    return Inventory(_load_nvml())
+    return Inventory(load_nvml())
 
 
 @contextlib.contextmanager
@@ -109,7 +109,8 @@ def read_pss(pid: int, *, proc: Path = Path("/proc")) -> int | None:
     return int(match.group(1)) * 1024 if match else None
 
 
-def _load_nvml() -> Any:
+def load_nvml() -> Any:
+    """The bindings, None where they are not installed. Imported late: most hosts have no use for them."""
     try:
         import pynvml
     except ImportError:

@@ -213,6 +213,8 @@ class EngineStarter:
             process=process,
             driver=self.drivers[spec.runtime.kind],
             recipe=self._recipe(row, spec),
+            release=row.release.number,
+            lane=row.lane,
             on_load=self.on_load,
         )
 

@@ -26,9 +26,12 @@ from django.utils import timezone
 
 from pool.domain.errors import PoolError
 from pool.domain.names import check_name
-from pool.env import env_json, env_path, env_port_range, env_str
+from pool.domain.prometheus import Page
+from pool.env import env_int, env_json, env_path, env_port_range, env_str
+from pool.metrics_listener import MetricsListener, make_address
 from pool.models import Node
-from pool.ports import EngineDriver, RuntimeRef
+from pool.ports import EngineDriver, EngineLoad, EngineSpec, RuntimeRef
+from pool.reconcilers.health import fill_loops
 from pool.reconcilers.loop import Listener, Loop
 from pool.services.nodes import (
     LeaseHeld,
@@ -39,14 +42,19 @@ from pool.services.nodes import (
     store_runtime,
 )
 from workers.celery_main import run_celery
+from workers.device_meter import DeviceMeter
+from workers.devices import load_nvml
 from workers.engine_start import EngineStarter, Folders
 from workers.engines.sim import SimDriver
 from workers.engines.vllm import VllmDriver
 from workers.gauges import GaugeBoard
 from workers.hosts import NodeHost, ensure_node_host
+from workers.own_processes import read_processes
 from workers.presence import PresenceKeeper
 from workers.queue_watch import QueueWatch
 from workers.runtimes import probe_runtime, read_runtimes
+from workers.sample_board import SampleBoard
+from workers.sample_publisher import SamplePublisher
 from workers.sampling import HostDevices, Sampler
 from workers.supervisor import NodeTaken, Supervisor
 from workers.wake import WAKE
@@ -66,6 +74,8 @@ class NodeConfig:
     address: str
     zone: str
     labels: dict[str, str]
+    data_dir: Path
+    metrics_port: int
     engines_dir: Path
     run_dir: Path
     compile_dir: Path
@@ -84,6 +94,8 @@ def read_config(name: str) -> NodeConfig:
         address=env_str("SLUICE_NODE_ADDRESS", "127.0.0.1"),
         zone=env_str("SLUICE_NODE_ZONE", ""),
         labels={str(k): str(v) for k, v in labels.items()} if isinstance(labels, dict) else {},
+        data_dir=data,
+        metrics_port=env_int("SLUICE_WORKER_METRICS_PORT", 9313, minimum=0, maximum=65535),
         engines_dir=data / "engines",
         run_dir=env_path("SLUICE_RUN_DIR", data / "run"),
         compile_dir=env_path("SLUICE_CACHE_DIR", Path.home() / ".cache" / "sluice") / "compile",
@@ -117,7 +129,7 @@ class Worker:
             runtimes={ref.name: ref for ref in config.runtimes},
             folders=Folders(config.engines_dir, config.compile_dir, config.model_roots),
             secret=settings.SECRET_KEY,
-            on_load=lambda spec, load: board.publish(spec.replica_id, spec.generation, load),
+            on_load=lambda spec, load: self._pass_on(board, spec, load),
         )
         self.supervisor = Supervisor(
             node=self.node,
@@ -126,6 +138,7 @@ class Worker:
             starter=starter,
             memory_is_back=self.sampler.memory_is_back,
         )
+        self.publisher = self._make_publisher()
         presence = PresenceKeeper(self.node, roots=config.model_roots, packages=config.packages)
         self.loops = [
             Loop("supervise", self._supervise, leased=False),
@@ -138,6 +151,28 @@ class Worker:
         Listener(self.loops).start()
         threading.Thread(target=self._probe_runtimes, name="probe", daemon=True).start()
         QueueWatch(self.node, settings.REDIS_URL).start()
+        self.publisher.start()
+        self.metrics = MetricsListener(make_address(config.metrics_port), self._fill_metrics)
+        self.metrics.start()
+
+    def _make_publisher(self) -> SamplePublisher:
+        return SamplePublisher(
+            node=self.node.name,
+            board=SampleBoard(settings.REDIS_URL),
+            meter=DeviceMeter(
+                load_nvml(), our_pids=self._our_pids, read_host=lambda: self.inventory.list_devices()[0]
+            ),
+            list_engines=self.supervisor.list_watched,
+            list_processes=lambda: read_processes(self.config.data_dir),
+        )
+
+    def _pass_on(self, board: GaugeBoard, spec: EngineSpec, load: EngineLoad) -> None:
+        board.publish(spec.replica_id, spec.generation, load)
+        self.publisher.note_load(spec, load)
+
+    def _fill_metrics(self, page: Page) -> None:
+        self.publisher.fill(page)
+        fill_loops(page, self.loops)
 
     def _ensure_host(self) -> NodeHost:
         self.config.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -205,6 +240,8 @@ class Worker:
     def stop(self, *, stop_engines: bool) -> None:
         for loop in self.loops:
             loop.stop()
+        self.publisher.stop()
+        self.metrics.stop()
         self.supervisor.close()
         try:
             release_lease(self.node, holder=self.holder, now=timezone.now())

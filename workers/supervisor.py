@@ -27,6 +27,7 @@ from pool.services.replicas import note, note_failure, seen
 from workers.engine_start import EngineKey, EngineStarter, StartRefused
 from workers.jobs import Jobs
 from workers.log_tail import LogFollower
+from workers.replica_trace import WatchedEngine
 from workers.watcher import Watcher
 
 logger = logging.getLogger(__name__)
@@ -53,12 +54,14 @@ class Supervisor:
     memory_is_back: Callable[[EngineProcess], bool]
     jobs: Jobs = field(default_factory=Jobs)
     watchers: dict[EngineKey, Watcher] = field(default_factory=dict)
+    engines: dict[EngineKey, EngineProcess] = field(default_factory=dict)
+    """As the keeper listed them at the newest pass."""
     has_passed: bool = False
 
     def run_pass(self, now: datetime) -> dict[str, object]:
         if not renew_lease(self.node, holder=self.holder, now=now):
             raise NodeTaken(f"node {self.node.name} is held by another worker")
-        engines = {(e.replica_id, e.generation): e for e in self.host.list_engines()}
+        engines = self.engines = {(e.replica_id, e.generation): e for e in self.host.list_engines()}
         rows = {row.pk: row for row in self._load_rows(engines)}
         strays = self._stop_strays(engines, rows)
         for intent in list_open_intents(self.node):
@@ -221,6 +224,15 @@ class Supervisor:
             return
         self.watchers[key] = self.starter.watch(row, engine)
         self.watchers[key].start()
+
+    def list_watched(self) -> list[WatchedEngine]:
+        """What runs and is in service. For other threads: a pass may change it meanwhile."""
+        engines = self.engines
+        return [
+            WatchedEngine(watcher.spec, watcher.release, watcher.lane, engines[key].members)
+            for key, watcher in list(self.watchers.items())
+            if watcher.alive and key in engines and engines[key].running
+        ]
 
     def close(self) -> None:
         """Stops watching; the engines go on serving."""

@@ -75,6 +75,8 @@ class Watcher:
     process: EngineProcess
     driver: EngineDriver
     recipe: WarmUpRecipe
+    release: int = 0
+    lane: str = ""
     on_load: Callable[[EngineSpec, EngineLoad], object] = lambda spec, load: None
     """Told of each reading while it serves."""
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -49,14 +49,14 @@ class Page:
     labels: Mapping[str, str] = field(default_factory=dict)
     _families: dict[str, list[str]] = field(default_factory=dict)
 
-    def set(self, name: str, value: float | None, **labels: object) -> None:
+    def set(self, name: str, value: float | None, /, **labels: object) -> None:
         """A gauge's value, or what a counter has reached. None and what is not finite: the series is absent."""
         assert METRICS[name].kind != "histogram", name
         if value is not None and math.isfinite(value):
             line = f"{name}{self._join(labels)} {_number(value)}"
             self._families.setdefault(name, []).append(line)
 
-    def set_histogram(self, name: str, histogram: ClassicHistogram, **labels: object) -> None:
+    def set_histogram(self, name: str, histogram: ClassicHistogram, /, **labels: object) -> None:
         assert METRICS[name].kind == "histogram", name
         lines = self._families.setdefault(name, [])
         total = 0

@@ -41,6 +41,9 @@ class Loop:
     reported: dict[str, object] = field(default_factory=dict)
     passes: int = 0
     failures: int = 0
+    pass_s: float | None = None
+    ended_at: float | None = None
+    """Duration of the newest pass, and its end on the monotonic clock."""
     leased_until: datetime | None = None
     thread: threading.Thread | None = None
 
@@ -62,7 +65,10 @@ class Loop:
             now = timezone.now()
             if self.leased and not self._holds_lease(now):
                 return False
+            began_at = time.monotonic()
             report = self.work(now)
+            self.ended_at = time.monotonic()
+            self.pass_s = self.ended_at - began_at
             if self.leased and report != self.reported:
                 store_report(self.name, self.holder, report)
                 self.reported = report

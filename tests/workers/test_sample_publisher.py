@@ -1,0 +1,175 @@
+"""What a node's worker passes on of its engines and devices."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import redis
+from django.conf import settings
+
+from pool.models import RoutingState
+from pool.ports import DeviceFacts
+from pool.services.delivery import connect
+from tests.workers.engine_rings import make_engine, make_finished, make_ring, make_step, put_map, put_step
+from workers.device_meter import DeviceMeter
+from workers.replica_trace import WatchedEngine
+from workers.sample_board import SampleBoard
+from workers.sample_publisher import SamplePublisher
+
+pytestmark = pytest.mark.usefixtures("routing_state")
+HOST = DeviceFacts("cpu", "cpu", 0, "cpu", 1000, 400, 600)
+
+
+@pytest.fixture
+def client() -> Iterator[redis.Redis]:
+    client = connect(settings.REDIS_URL)
+    yield client
+    client.flushdb()
+    client.close()
+
+
+def make_publisher(*engines: WatchedEngine, url: str = "") -> SamplePublisher:
+    meter = DeviceMeter(None, our_pids=frozenset, read_host=lambda: HOST)
+    return SamplePublisher(
+        node="n1",
+        board=SampleBoard(url or settings.REDIS_URL),
+        meter=meter,
+        list_engines=lambda: engines,
+        list_processes=lambda: {"web": {"rss_bytes": 5e7}},
+    )
+
+
+def key_of(name: str) -> str:
+    return f"sluice:{RoutingState.objects.get().installation}:{name}"
+
+
+def read_samples(client: redis.Redis) -> list[dict[str, Any]]:
+    entries = cast(list[tuple[bytes, dict[bytes, bytes]]], client.xrange(key_of("samples")))
+    return [json.loads(fields[b"b"]) for _, fields in entries]
+
+
+def read_state(client: redis.Redis, name: str) -> dict[str, Any]:
+    content = cast(bytes, client.hget(key_of("replicas"), name))
+    return cast(dict[str, Any], json.loads(content))
+
+
+def test_one_sample_tells_of_all_engines(client: redis.Redis, tmp_path: Path) -> None:
+    engines = [make_engine(tmp_path, "r1"), make_engine(tmp_path, "r2")]
+    writer = make_ring(engines[0])
+    publisher = make_publisher(*engines)
+    publisher.run_once()
+    put_step(writer, make_step())
+    writer.put_finished(make_finished("chatcmpl-req-7-0123abcd"))
+
+    publisher.run_once()
+
+    sample = read_samples(client)[-1]
+    first, second = sample["replicas"]
+    assert (first["id"], first["model"], first["release"], first["lane"]) == ("r1", "chat", 3, "short")
+    assert first["gauges"]["running"] == [2, 2, 2, 1]
+    assert list(first["steps"]) == ["decode", "scheduler_queue"]
+    assert (second["gauges"], second["steps"]) == ({}, {})
+    assert (first["missing"], second["missing"] != "") == ("", True)
+    assert sample["requests"] == [
+        {
+            "id": "req-7",
+            "queue_s": 0.2,
+            "prefill_s": 0.05,
+            "decode_s": 0.4,
+            "preemptions": 1,
+            "cached_tokens": 64,
+        }
+    ]
+
+
+def test_the_newest_state_stands_beside_and_goes_with_its_engine(client: redis.Redis, tmp_path: Path) -> None:
+    engines = [make_engine(tmp_path, "r1")]
+    put_step(make_ring(engines[0]), make_step())
+    publisher = make_publisher()
+    publisher.list_engines = lambda: engines
+    publisher.run_once()
+    publisher.run_once()
+
+    state = read_state(client, "r1.1")
+
+    assert (state["step"]["running"], state["missing"]) == (2, "")
+    assert abs(state["at_ms"] / 1000 - time.time()) < 5
+    engines.clear()
+    publisher.run_once()
+    assert client.hlen(key_of("replicas")) == 0
+
+
+def test_a_block_map_is_sent_only_while_somebody_watches(client: redis.Redis, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    put_step(writer, make_step())
+    put_map(writer, used=5, tail_tokens=7)
+    publisher = make_publisher(engine)
+    publisher.run_once()
+    before = client.get(key_of("blocks:r1"))
+    client.set(key_of("watch:r1"), "1", ex=5)
+
+    publisher.run_once()
+
+    found = json.loads(cast(bytes, client.get(key_of("blocks:r1"))))
+    assert before is None
+    assert 0 < client.ttl(key_of("blocks:r1")) <= 5
+    assert zlib.decompress(base64.b64decode(found["states"]))[:8] == bytes([0, 3, 3, 3, 3, 3, 2, 2])
+    assert zlib.decompress(base64.b64decode(found["owners"]))[:4] == b"\xff\xff\x00\x00"
+    assert found["requests"] == [{"id": "req-1", "blocks": 5, "tokens": 73, "tail_tokens": 7}]
+    assert (found["block_size"], found["runs_of_free"]) == (16, {"95": 1})
+
+
+def test_processes_are_told_every_five_seconds_fc68(client: redis.Redis) -> None:
+    publisher = make_publisher()
+    for _ in range(11):
+        publisher.run_once()
+
+    told = [sample["processes"] for sample in read_samples(client)]
+
+    assert [len(processes) for processes in told] == [1, *[0] * 9, 1]
+    assert told[0][0]["gauges"] == {"rss_bytes": [5e7, 5e7, 5e7, 1]}
+
+
+def test_without_redis_samples_are_dropped_and_counted_and_nobody_waits(tmp_path: Path) -> None:
+    publisher = make_publisher(make_engine(tmp_path), url="unix:///tmp/no-such-redis.sock?db=0")
+
+    for _ in range(3):
+        publisher.run_once()
+
+    assert (publisher.board.sent, publisher.board.dropped) == (0, 3)
+
+
+def test_the_stream_is_bounded(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.sample_board.MOST_ENTRIES", 100)
+    publisher = make_publisher()
+
+    for _ in range(400):
+        publisher.run_once()
+
+    # Redis cuts whole nodes of its stream.
+    assert client.xlen(key_of("samples")) <= 200
+
+
+def test_requests_beyond_the_bound_are_counted(
+    client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.sample_publisher.MOST_REQUESTS", 2)
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    publisher = make_publisher(engine)
+    publisher.run_once()
+    for number in range(5):
+        writer.put_finished(make_finished(f"chatcmpl-req-{number}-0123abcd"))
+
+    publisher.run_once()
+
+    assert len(read_samples(client)[-1]["requests"]) == 2
+    assert publisher.requests_dropped == 3

@@ -1,0 +1,215 @@
+"""What one running engine did since the last look: its step ring, its load and its processes, folded into a sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pool.domain.gauges import GaugeCell
+from pool.domain.histogram import Histogram
+from pool.ports import EngineLoad, EngineSpec
+from workers.engine_ring import Allocator, BlockMap, FinishedRequest, RingReader, Step
+from workers.plugin.sluice_engine.ring import FILE_NAME
+from workers.replica_totals import ReplicaTotals
+from workers.session_memory import SessionMemory
+
+LEAST_HELD_BLOCKS: Final = 64
+"""Under so many held blocks the tail ratio is 0: one short chat in a block of 128 tokens would read 61 %."""
+LEAST_RESERVED_BYTES: Final = 2**30
+"""Under so much reserved memory the allocator's ratio says nothing and is absent."""
+RUNS_EVERY_S: Final = 2.0
+"""Runs of free blocks take a walk over all blocks."""
+LOAD_COUNTERS: Final = {
+    "prefix_queries_tokens": "cache_queries_tokens",
+    "prefix_hits_tokens": "cache_hits_tokens",
+    "generation_tokens": "generation_tokens",
+    "prompt_tokens": "prompt_tokens",
+}
+"""Name in the sample → name in EngineLoad."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedEngine:
+    """One running engine of this node. `members`: its processes as the keeper listed them last."""
+
+    spec: EngineSpec
+    release: int
+    lane: str
+    members: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.spec.replica_id, self.spec.generation)
+
+
+@dataclass
+class ReplicaTrace:
+    """One per generation. Not for several threads, but for `note_load`, which only keeps the newest value."""
+
+    engine: WatchedEngine
+    totals: ReplicaTotals
+    clock: Callable[[], float] = time.monotonic
+    reader: RingReader = field(init=False)
+    memory: SessionMemory = field(default_factory=SessionMemory)
+    newest: Step | None = None
+    map: BlockMap | None = None
+    allocator: Allocator | None = None
+    missing: str = ""
+    _load: EngineLoad | None = None
+    _counted_load: EngineLoad | None = None
+    _runs_at: float = -1e9
+    _largest_run: int | None = None
+
+    def __post_init__(self) -> None:
+        self.reader = RingReader(f"{self.engine.spec.directory}/{FILE_NAME}", clock=self.clock)
+
+    def note_load(self, load: EngineLoad) -> None:
+        """The engine's own `/metrics`, as its watcher read them."""
+        self._load = load
+
+    def look(self, *, with_memory: bool) -> tuple[GaugeCell, list[FinishedRequest]]:
+        """What came since the last look. `with_memory`: also read the sizes of its processes."""
+        cell = GaugeCell()
+        self.missing = self.reader.missing
+        steps, finished = self.reader.read_steps(), self.reader.read_finished()
+        if steps or self.newest is None:
+            self.map = self.reader.read_block_map() or self.map
+            self.allocator = self.reader.read_allocator()
+        # With what runs and waits now, also after requests that left between two steps.
+        self.newest = self.reader.read_newest_step() or self.newest
+        self._note_steps(cell, steps)
+        self._note_requests(cell, finished)
+        self._note_blocks(cell)
+        self._note_allocator(cell)
+        self._note_load(cell)
+        if with_memory:
+            self.memory.read(self.engine.members)
+        if self.memory.rss_bytes is not None:
+            cell.note("rss_bytes", self.memory.rss_bytes)
+        if faults := self.memory.take_major_faults():
+            cell.count("major_faults", faults)
+        self.totals.add(cell, steps, finished, lost_steps=self.reader.lost_steps)
+        self.totals.missing, self.totals.looked_at = self.missing, self.clock()
+        return cell, finished
+
+    def close(self) -> None:
+        self.reader.close()
+
+    @property
+    def kv_blocks(self) -> int | None:
+        """Without the null block, which holds nothing."""
+        head = self.reader.head
+        return head.blocks - 1 if head is not None and head.blocks > 1 else None
+
+    @property
+    def simulated(self) -> bool:
+        head = self.reader.head
+        return head is not None and head.simulated
+
+    def _note_steps(self, cell: GaugeCell, steps: list[Step]) -> None:
+        # An idle engine makes no steps: its state is told all the same, and the age of its newest step.
+        for step in steps or ([self.newest] if self.newest else []):
+            cell.note("running", step.running)
+            cell.note("waiting", step.waiting)
+            cell.note("kv_used_blocks", step.used_blocks)
+        for step in steps:
+            cell.note("batch_sequences", step.prefill_sequences + step.decode_sequences)
+            cell.steps.setdefault(step.kind, Histogram()).add(step_latency_s(step))
+        if steps:
+            cell.counters.update(count_steps(steps))
+        if self.newest is not None:
+            cell.note("age_s", max(0.0, self.clock() - self.newest.at_s))
+
+    def _note_requests(self, cell: GaugeCell, finished: Iterable[FinishedRequest]) -> None:
+        waits = [one.queue_s for one in finished if one.queue_s is not None]
+        if waits:
+            cell.steps["scheduler_queue"] = Histogram.of(waits)
+
+    def _note_blocks(self, cell: GaugeCell) -> None:
+        if (blocks := self.kv_blocks) is not None:
+            cell.note("kv_blocks", blocks)
+        head = self.reader.head
+        if head is not None and head.kv_bytes is not None:
+            cell.note("kv_bytes", head.kv_bytes)
+        if self.map is None:
+            return
+        cell.note("kv_shared_blocks", self.map.shared_blocks)
+        cell.note("kv_reusable_blocks", self.map.reusable_blocks)
+        cell.note("kv_free_blocks", self.map.free_blocks)
+        cell.note("kv_held_tokens", self.map.held_tokens)
+        if self.map.tail_tokens is not None:
+            cell.note("kv_tail_tokens", self.map.tail_tokens)
+        if (ratio := tail_ratio(self.map)) is not None:
+            cell.note("kv_tail_ratio", ratio)
+        if (run := self._find_largest_run(self.map)) is not None:
+            cell.note("largest_free_run_blocks", run)
+
+    def _find_largest_run(self, blocks: BlockMap) -> int | None:
+        now = self.clock()
+        if now - self._runs_at >= RUNS_EVERY_S:
+            self._runs_at, self._largest_run = now, blocks.largest_free_run_blocks
+        return self._largest_run
+
+    def _note_allocator(self, cell: GaugeCell) -> None:
+        found = self.allocator
+        if found is None:
+            return
+        cell.note("allocated_bytes", found.allocated_bytes)
+        cell.note("reserved_bytes", found.reserved_bytes)
+        cell.note("inactive_split_bytes", found.inactive_split_bytes)
+        if found.reserved_bytes >= LEAST_RESERVED_BYTES and found.ratio is not None:
+            cell.note("allocator_ratio", found.ratio)
+
+    def _note_load(self, cell: GaugeCell) -> None:
+        """Counters grow from the first reading on; a counter that fell began anew."""
+        load, before = self._load, self._counted_load
+        if load is None or load is before:
+            return
+        self._counted_load = load
+        for name, source in LOAD_COUNTERS.items():
+            value = getattr(load, source)
+            earlier = getattr(before, source) if before is not None else None
+            if value is not None and earlier is not None:
+                cell.count(name, value - earlier if value >= earlier else value)
+        if self.newest is None:
+            # Without a ring the engine's gauges are all there is.
+            for name, gauge in (("running", load.running), ("waiting", load.waiting)):
+                if gauge is not None:
+                    cell.note(name, gauge)
+
+
+def step_latency_s(step: Step) -> float:
+    """From the start of its scheduling to the end of its update."""
+    return step.schedule_s + step.execute_s + step.update_s
+
+
+def count_steps(steps: list[Step]) -> dict[str, float]:
+    return {
+        "steps": len(steps),
+        "prefill_tokens": sum(step.prefill_tokens for step in steps),
+        "decode_tokens": sum(step.decode_tokens for step in steps),
+        "cached_tokens": sum(step.cached_tokens for step in steps),
+        "preemptions": sum(step.preempted for step in steps),
+        "schedule_s": sum(step.schedule_s for step in steps),
+        "execute_s": sum(step.execute_s for step in steps),
+        "update_s": sum(step.update_s for step in steps),
+    }
+
+
+def tail_ratio(blocks: BlockMap) -> float | None:
+    """Unused part of what the held blocks fit; None where the engine cannot tell it."""
+    tail, held = blocks.tail_tokens, blocks.used_blocks
+    if tail is None:
+        return None
+    return tail / blocks.held_tokens if held >= LEAST_HELD_BLOCKS else 0.0
+
+
+def dump_cell(cell: GaugeCell) -> dict[str, Any]:
+    """As `pool/telemetry` reads it: [low, total, high, count]; increases; [sum in seconds, {bucket: count}]."""
+    return {
+        "gauges": {name: [one.low, one.total, one.high, one.count] for name, one in cell.gauges.items()},
+        "counters": cell.counters,
+        "steps": {name: [one.sum_s, one.counts] for name, one in cell.steps.items()},
+    }

@@ -1,0 +1,205 @@
+"""Looks at all engines and devices of this node twice a second and passes on what it saw; nobody waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django.db import close_old_connections
+
+from pool.domain.gauges import GaugeCell
+from pool.domain.prometheus import Page
+from pool.ports import EngineLoad, EngineSpec
+from workers.device_meter import DeviceMeter
+from workers.engine_ring import FinishedRequest
+from workers.replica_totals import TotalsBoard
+from workers.replica_trace import ReplicaTrace, WatchedEngine, dump_cell
+from workers.sample_board import SampleBoard
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 0.5
+MEMORY_EVERY: Final = 4
+"""Looks: the sizes of processes every 2 s."""
+PROCESSES_EVERY: Final = 10
+WATCH_S: Final = 3.0
+"""The plug-in makes block maps for so long after each look of a page."""
+MOST_REQUESTS: Final = 4000
+"""Finished requests in one sample; 8,000 a second are far beyond what one node serves."""
+STATE_GAUGES: Final = (
+    "running", "waiting", "kv_blocks", "kv_used_blocks", "kv_reusable_blocks", "kv_tail_ratio", "allocator_ratio",
+    "batch_sequences", "rss_bytes", "age_s",
+)  # fmt: skip
+
+
+@dataclass
+class SamplePublisher:
+    """`list_engines`: what runs on this node now. `list_processes`: other processes of the installation, by name."""
+
+    node: str
+    board: SampleBoard
+    meter: DeviceMeter
+    list_engines: Callable[[], Iterable[WatchedEngine]]
+    list_processes: Callable[[], Mapping[str, Mapping[str, float]]] = dict
+    clock: Callable[[], float] = time.monotonic
+    traces: dict[tuple[str, int], ReplicaTrace] = field(default_factory=dict)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    pass_s: float = 0.0
+    requests_dropped: int = 0
+    processes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    _loads: dict[tuple[str, int], EngineLoad] = field(default_factory=dict)
+    _looks: int = 0
+
+    def __post_init__(self) -> None:
+        self.totals = TotalsBoard(self.node, clock=self.clock)
+        self.thread = threading.Thread(target=self._run, name="samples", daemon=True)
+
+    def start(self) -> None:
+        self.meter.start()
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.meter.stop()
+
+    def note_load(self, spec: EngineSpec, load: EngineLoad) -> None:
+        """From the engine's watcher, in its thread; only the newest is kept."""
+        self._loads[spec.replica_id, spec.generation] = load
+
+    def run_once(self) -> None:
+        before = time.thread_time()
+        gone = self._follow_engines()
+        sample, states = self._look()
+        watched = self.board.send(sample, states, gone)
+        if watched:
+            self._send_maps(watched)
+        self._looks += 1
+        self.pass_s = time.thread_time() - before
+
+    def fill(self, page: Page) -> None:
+        """The series of this node's engines, devices and of this publisher."""
+        self.totals.fill(page)
+        page.set("sluice_samples_sent_total", self.board.sent, node=self.node)
+        page.set("sluice_samples_dropped_total", self.board.dropped, node=self.node)
+        page.set("sluice_sample_pass_seconds", self.pass_s, node=self.node)
+        page.set("sluice_engine_records_dropped_total", self.requests_dropped, node=self.node)
+        for name, gauges in sorted(self.processes.items()):
+            page.set(
+                "sluice_process_resident_memory_bytes", gauges.get("rss_bytes"), node=self.node, name=name
+            )
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self.stopping.is_set():
+            try:
+                self.run_once()
+            except Exception:
+                # A loop edge: a sample is lost, the next look begins from the rings again.
+                self.board.dropped += 1
+                logger.exception("a look at the engines failed")
+            finally:
+                close_old_connections()
+            due = max(due + EVERY_S, time.monotonic())
+            self.stopping.wait(max(0.0, due - time.monotonic()))
+
+    def _follow_engines(self) -> list[str]:
+        """Traces of what runs; returns the names of those that are over."""
+        engines = {engine.key: engine for engine in self.list_engines()}
+        gone = [key for key in self.traces if key not in engines]
+        for key in gone:
+            self.traces.pop(key).close()
+        for key, engine in engines.items():
+            trace = self.traces.get(key)
+            if trace is None:
+                totals = self.totals.of(
+                    key[0], model=engine.spec.served_model_name, release=engine.release, lane=engine.lane
+                )
+                trace = self.traces[key] = ReplicaTrace(engine, totals, clock=self.clock)
+            trace.engine = engine
+        self._loads = {key: load for key, load in self._loads.items() if key in engines}
+        return [f"{replica}.{generation}" for replica, generation in gone]
+
+    def _look(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+        with_memory = self._looks % MEMORY_EVERY == 0
+        replicas: list[dict[str, Any]] = []
+        finished: list[FinishedRequest] = []
+        states: dict[str, dict[str, Any]] = {}
+        for key, trace in self.traces.items():
+            if (load := self._loads.get(key)) is not None:
+                trace.note_load(load)
+            cell, requests = trace.look(with_memory=with_memory)
+            finished += requests
+            names = self._describe(trace)
+            # Half a look: what a sample tells happened between the last one and this one.
+            replicas.append({**names, "age_s": EVERY_S / 2, **dump_cell(cell), "missing": trace.missing})
+            states[f"{key[0]}.{key[1]}"] = {**names, "step": _newest_of(cell), "missing": trace.missing}
+        self.requests_dropped += max(0, len(finished) - MOST_REQUESTS)
+        sample = {
+            "node": self.node,
+            "at": time.time(),
+            "replicas": replicas,
+            "devices": self._list_devices(),
+            "processes": self._list_processes(),
+            "requests": [_dump_request(one) for one in finished[:MOST_REQUESTS]],
+        }
+        return sample, states
+
+    def _describe(self, trace: ReplicaTrace) -> dict[str, Any]:
+        engine = trace.engine
+        return {
+            "id": engine.spec.replica_id,
+            "generation": engine.spec.generation,
+            "model": engine.spec.served_model_name,
+            "release": engine.release,
+            "lane": engine.lane,
+            "simulated": trace.simulated,
+        }
+
+    def _list_devices(self) -> list[dict[str, Any]]:
+        now = self.clock()
+        return [
+            {"uuid": uuid, "age_s": max(0.0, now - at), **dump_cell(cell)}
+            for at, second, _ in self.meter.take_seconds()
+            for uuid, cell in second.items()
+        ]
+
+    def _list_processes(self) -> list[dict[str, Any]]:
+        if self._looks % PROCESSES_EVERY:
+            return []
+        self.processes = self.list_processes()
+        found = []
+        for name, gauges in self.processes.items():
+            cell = GaugeCell()
+            for gauge, value in gauges.items():
+                cell.note(gauge, value)
+            found.append({"name": name, **dump_cell(cell)})
+        return found
+
+    def _send_maps(self, watched: frozenset[str]) -> None:
+        maps = {}
+        for (replica, _), trace in self.traces.items():
+            if replica in watched:
+                trace.reader.watch(WATCH_S)
+                if (found := trace.reader.read_block_map()) is not None:
+                    maps[replica] = found
+        if maps:
+            self.board.put_maps(maps)
+
+
+def _newest_of(cell: GaugeCell) -> dict[str, float]:
+    return {name: cell.gauges[name].mean for name in STATE_GAUGES if name in cell.gauges}
+
+
+def _dump_request(one: FinishedRequest) -> dict[str, Any]:
+    return {
+        "id": one.request_id,
+        "queue_s": one.queue_s,
+        "prefill_s": one.prefill_s,
+        "decode_s": one.decode_s,
+        "preemptions": one.preemptions,
+        "cached_tokens": one.cached_tokens,
+    }
