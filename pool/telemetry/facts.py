@@ -1,28 +1,62 @@
-"""Folds the gateways' facts into cells of one second, and makes request records of them. Pure."""
+"""Folds the gateways' facts into cells of one second, and makes request records of them. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from pool.domain.cells import Cell, SeriesKey
-from pool.domain.histogram import Histogram
+from pool.domain.histogram import LAST_BUCKET, Histogram
 from pool.models import RequestRecord
+from pool.telemetry.records import RECORD_COLUMNS
+from pool.telemetry.rows import Row, dump_json
 
 LONG_PROMPT_TOKENS = 8192
 INTERRUPTED = frozenset({"interrupted", "late"})
 CALLER_GONE = frozenset({"client_gone"})
-_TEXTS = {
+MOST_REGIONS, MOST_LABELS = 64, 256
+"""Per model. Callers name regions, and maybe labels: those beyond count as OTHER, so nobody makes series at will."""
+OTHER = "other"
+_HIGHEST: Final = 2**31 - 1
+_TEXTS: Final = {
     "tag": 128, "model": 63, "lane": 63, "replica": 16, "node": 63, "key": 16, "tier": 16, "label": 63,
     "region": 63, "outcome": 63, "finish_reason": 16,
 }  # fmt: skip
-_TIMES = ("tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "ttft_s", "e2e_s", "longest_gap_s")
-_NUMBERS = (
+_TIMES: Final = (
+    "tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "ttft_s", "e2e_s", "longest_gap_s",
+)  # fmt: skip
+_NUMBERS: Final = (
     "wished_release", "release", "prompt_tokens", "cached_tokens", "output_tokens", "retransmits",
 )  # fmt: skip
-_COUNTS = ("status", "attempts", "late_gaps", "chunks", "bytes_out", "truncated_tokens")
+_COUNTS: Final = {
+    "status": 999, "attempts": 32767, "late_gaps": _HIGHEST, "chunks": _HIGHEST, "truncated_tokens": _HIGHEST,
+    "bytes_out": 2**62,
+}  # fmt: skip
+"""With the highest that is kept."""
+_SWITCHES: Final = ("spilled", "stream", "estimated")
+_SUMS: Final = ("tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "e2e_s")
+
+
+@dataclass(slots=True)
+class Fact:
+    """One request as it is stored. `series`: where it counts, its own first."""
+
+    request_id: str
+    at: datetime
+    end_s: int
+    """The second (since 1970) in which it ended: there it is counted."""
+    replica: str
+    e2e_s: float | None
+    series: tuple[SeriesKey, ...]
+    cell: Cell
+    values: dict[str, Any]
+
+    @property
+    def row(self) -> Row:
+        values = self.values | {name: dump_json(self.values[name]) for name in ("tries", "waits", "flags")}
+        return tuple([values.get(name) for name in RECORD_COLUMNS])
 
 
 @dataclass
@@ -32,75 +66,126 @@ class Folded:
     unreadable: int = 0
 
 
+@dataclass
+class Names:
+    """The regions and labels that count by name."""
+
+    regions: dict[str, set[str]] = field(default_factory=dict)
+    labels: dict[str, set[str]] = field(default_factory=dict)
+
+    def bound(self, values: dict[str, Any]) -> None:
+        model = values["model"]
+        if values["region"]:
+            values["region"] = _known(self.regions, model, values["region"], MOST_REGIONS)
+        if values["label"]:
+            values["label"] = _known(self.labels, model, values["label"], MOST_LABELS)
+
+
 def fold(facts: Iterable[Mapping[str, Any]]) -> Folded:
-    folded = Folded()
-    for fact in facts:
+    folded, names = Folded(), Names()
+    for raw in facts:
         try:
-            record, cell = read_record(fact), read_cell(fact)
-        except (KeyError, TypeError, ValueError, OverflowError):
+            fact = read_fact(raw, names)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
             folded.unreadable += 1
             continue
-        folded.records.append(record)
-        ended_at = end_of(fact)
-        for key in keys_of(record):
-            folded.cells.setdefault((key, ended_at), Cell()).add(cell)
+        folded.records.append(RequestRecord(**fact.values))
+        ended_at = datetime.fromtimestamp(fact.end_s, tz=UTC)
+        for key in fact.series:
+            folded.cells.setdefault((key, ended_at), Cell()).add(fact.cell)
     return folded
 
 
-def end_of(fact: Mapping[str, Any]) -> datetime:
-    """The second in which the request ended: there it is counted."""
-    return datetime.fromtimestamp(int(float(fact["at"]) + float(fact.get("e2e_s") or 0.0)), tz=UTC)
-
-
-def keys_of(record: RequestRecord) -> tuple[SeriesKey, ...]:
-    own = SeriesKey(
-        model=record.model,
-        release=record.release or 0,
-        replica=record.replica,
-        lane=record.lane,
-        tier=record.tier,
-        label=record.label,
-        long_prompt=(record.prompt_tokens or 0) > LONG_PROMPT_TOKENS,
+def read_fact(fact: Mapping[str, Any], names: Names) -> Fact:
+    """Raises AttributeError, KeyError, TypeError, ValueError or OverflowError for a fact of another shape."""
+    values = _read_values(fact)
+    names.bound(values)
+    at_s, e2e_s = float(fact["at"]), values["e2e_s"]
+    return Fact(
+        request_id=values["request_id"],
+        at=values["at"],
+        end_s=int(at_s + (e2e_s or 0.0)),
+        replica=values["replica"],
+        e2e_s=e2e_s,
+        series=series_of(values),
+        cell=_read_cell(fact, values),
+        values=values,
     )
-    return (own, SeriesKey(model=record.model, region=record.region)) if record.region else (own,)
 
 
-def read_record(fact: Mapping[str, Any]) -> RequestRecord:
-    """Raises KeyError, TypeError or ValueError for a fact of another shape."""
-    values: dict[str, Any] = {name: str(fact.get(name) or "")[:length] for name, length in _TEXTS.items()}
-    values |= {name: _time_of(fact, name) for name in _TIMES}
-    values |= {name: None if fact.get(name) is None else int(fact[name]) for name in _NUMBERS}
-    values |= {name: int(fact.get(name) or 0) for name in _COUNTS}
+def _read_values(fact: Mapping[str, Any]) -> dict[str, Any]:
+    values = _read_texts(fact)
+    values["at"] = datetime.fromtimestamp(float(fact["at"]), tz=UTC)
+    for name in _TIMES:
+        values[name] = read_time(fact.get(name))
+    for name in _NUMBERS:
+        number = values[name] = None if fact.get(name) is None else int(fact[name])
+        if number is not None and not 0 <= number <= _HIGHEST:
+            raise ValueError(f"{name} is {number}")
+    for name, highest in _COUNTS.items():
+        values[name] = min(highest, max(0, int(fact.get(name) or 0)))
+    for name in _SWITCHES:
+        values[name] = bool(fact.get(name))
+    values["tries"], values["waits"] = _listed(fact.get("tries")), _listed(fact.get("waits"))
+    values["flags"] = [str(flag)[:16] for flag in (fact.get("flags") or ())[:8]]
+    return values
+
+
+def _read_texts(fact: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {name: str(fact.get(name) or "")[:most] for name, most in _TEXTS.items()}
+    values["request_id"] = str(fact["request_id"])[:64]
     if not values["model"]:
         raise ValueError("a request without a model")
-    return RequestRecord(
-        request_id=str(fact["request_id"])[:64],
-        at=datetime.fromtimestamp(float(fact["at"]), tz=UTC),
-        spilled=bool(fact.get("spilled")),
-        stream=bool(fact.get("stream")),
-        estimated=bool(fact.get("estimated")),
-        tries=list(fact.get("tries") or ())[:16],
-        waits=list(fact.get("waits") or ())[:16],
-        flags=[str(flag)[:16] for flag in fact.get("flags") or ()][:8],
-        **values,
+    if "\0" in "".join(values.values()):
+        raise ValueError("a text with a NUL in it")
+    return values
+
+
+def read_time(value: Any) -> float | None:
+    """Seconds; None = not known. Raises TypeError or ValueError for what is no length of time."""
+    if value is None:
+        return None
+    seconds = float(value)
+    if not 0 <= seconds < 1e7:
+        raise ValueError(f"a time of {seconds} s")
+    return seconds
+
+
+def _listed(value: Any) -> list[list[Any]]:
+    """At most 16 short rows of texts and numbers."""
+    if not value:
+        return []
+    return [
+        [part if isinstance(part, int | float) else str(part)[:63] for part in row[:4]] for row in value[:16]
+    ]
+
+
+def series_of(values: Mapping[str, Any]) -> tuple[SeriesKey, ...]:
+    own = SeriesKey(
+        values["model"],
+        values["release"] or 0,
+        values["replica"],
+        values["lane"],
+        values["tier"],
+        values["label"],
+        (values["prompt_tokens"] or 0) > LONG_PROMPT_TOKENS,
     )
+    region = values["region"]
+    return (own, SeriesKey(values["model"], region=region)) if region else (own,)
 
 
-def read_cell(fact: Mapping[str, Any]) -> Cell:
-    outcome, status = str(fact.get("outcome") or ""), int(fact.get("status") or 0)
+def _read_cell(fact: Mapping[str, Any], values: Mapping[str, Any]) -> Cell:
+    outcome, status, flags = values["outcome"], values["status"], values["flags"]
     interrupted, served = outcome in INTERRUPTED, fact.get("replica") is not None
-    flags = frozenset(fact.get("flags") or ())
-    retried, truncated = int(fact.get("attempts") or 0) > 1, bool(fact.get("truncated_tokens"))
-    degraded = (
-        served and status < 500 and (retried or truncated or bool(fact.get("spilled")) or outcome == "late")
-    )
+    retried, truncated = values["attempts"] > 1, values["truncated_tokens"] > 0
+    degraded = served and status < 500 and (retried or truncated or values["spilled"] or outcome == "late")
     counts = {
         "requests": 1,
         "errors": interrupted or status >= 500,
         "interrupted": interrupted,
         "late": outcome == "late",
         "refused": not served and status in (429, 503),
-        "spilled": bool(fact.get("spilled")),
+        "spilled": values["spilled"],
         "retried": retried,
         "degraded": degraded,
         "client_gone": outcome in CALLER_GONE,
@@ -108,41 +193,52 @@ def read_cell(fact: Mapping[str, Any]) -> Cell:
         "empty": "empty" in flags,
         "repeated": "repeated" in flags,
         "cut_by_length": "cut_by_length" in flags,
-        "retransmits": int(fact.get("retransmits") or 0),
-        "prompt_tokens": int(fact.get("prompt_tokens") or 0),
-        "cached_tokens": int(fact.get("cached_tokens") or 0),
-        "output_tokens": int(fact.get("output_tokens") or 0),
+        "retransmits": values["retransmits"],
+        "prompt_tokens": values["prompt_tokens"],
+        "cached_tokens": values["cached_tokens"],
+        "output_tokens": values["output_tokens"],
     }
-    cell = Cell(counts={name: int(count) for name, count in counts.items() if count}, outcomes={outcome: 1})
-    if served:
-        names = ("tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "e2e_s")
-        cell.sums = {name: value for name in names if (value := _time_of(fact, name))}
-    cell.stages = _stages(fact, outcome)
-    return cell
+    return Cell(
+        counts={name: int(count) for name, count in counts.items() if count},
+        sums={name: float(values[name]) for name in _SUMS if values[name]} if served else {},
+        outcomes={outcome: 1},
+        stages=_read_stages(fact, values),
+    )
 
 
-def _stages(fact: Mapping[str, Any], outcome: str) -> dict[str, Histogram]:
+def _read_stages(fact: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Histogram]:
     stages: dict[str, Histogram] = {}
+    outcome, output, e2e_s = values["outcome"], values["output_tokens"], values["e2e_s"]
     for stage, name in (("queue", "queue_s"), ("ttft", "ttft_s"), ("e2e", "e2e_s")):
-        value = _time_of(fact, name)
+        value = values[name]
         if value is not None and (stage != "e2e" or outcome not in CALLER_GONE):
-            stages[stage] = Histogram.of([value])
-    output, e2e_s = int(fact.get("output_tokens") or 0), _time_of(fact, "e2e_s")
+            stages[stage] = Histogram.of((value,))
     if outcome == "ok" and output and e2e_s is not None:
-        stages["per_token"] = Histogram.of([e2e_s / output])
+        stages["per_token"] = Histogram.of((e2e_s / output,))
     gaps = fact.get("gaps")
-    if gaps:
-        # [sum in seconds, {bucket: count}]: the gateway has sorted them into the buckets of domain/histogram.py.
-        counts = {int(bucket): int(count) for bucket, count in gaps[1].items()}
-        stages["itl"] = Histogram(counts, float(gaps[0]))
+    if gaps and gaps[1]:
+        stages["itl"] = read_histogram(gaps)
     return stages
 
 
-def _time_of(fact: Mapping[str, Any], name: str) -> float | None:
-    value = fact.get(name)
-    if value is None:
-        return None
-    seconds = float(value)
-    if not 0 <= seconds < 1e7:
-        raise ValueError(f"{name} is {seconds}")
-    return seconds
+def read_histogram(written: Any) -> Histogram:
+    """`[sum in seconds, {bucket: count}]`: sorted into the buckets of domain/histogram.py by who measured.
+
+    Raises TypeError, ValueError or AttributeError for another shape.
+    """
+    sum_s, counts = float(written[0]), {int(bucket): int(count) for bucket, count in written[1].items()}
+    if not 0 <= sum_s < 1e9:
+        raise ValueError(f"a histogram's sum of {sum_s} s")
+    if counts and (min(counts) < 0 or max(counts) > LAST_BUCKET or min(counts.values()) < 1):
+        raise ValueError("a histogram of other buckets")
+    return Histogram(counts, sum_s)
+
+
+def _known(names: dict[str, set[str]], model: str, name: str, most: int) -> str:
+    known = names.setdefault(model, set())
+    if name in known:
+        return name
+    if len(known) >= most:
+        return OTHER
+    known.add(name)
+    return name

@@ -14,7 +14,8 @@ from pool.queries.traffic import list_recent_traffic
 from pool.services.routing import create_routing_state
 from pool.telemetry.facts import fold
 from pool.telemetry.ingest import Ingester
-from pool.telemetry.store import add_cells, add_gauges, move_position, read_gauges, read_position
+from pool.telemetry.rows import GAUGE_CELLS
+from pool.telemetry.store import add_cells, add_gauges, move_position, read_position
 
 AT = 1_795_982_405.0
 STREAM = "sluice:i-test:facts"
@@ -116,7 +117,8 @@ def test_gauges_add_up_and_what_was_not_measured_is_missing() -> None:
 
     total = GaugeCell()
     for row in TenSecondGauge.objects.all():
-        total.add(read_gauges("replica", row))
+        values = [getattr(row, name) for name in GAUGE_CELLS.columns]
+        total.add(GAUGE_CELLS.unpack(subject, values))
 
     assert (total.gauges["running"].low, total.gauges["running"].mean, total.gauges["running"].high) == (
         2,

@@ -1,0 +1,66 @@
+"""Reads the streams of facts and samples from Redis, from where the last reading ended, and cuts off what is stored."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import redis
+
+logger = logging.getLogger(__name__)
+
+COUNT: Final = 300
+"""Entries of each stream in one answer: samples of a large node are 100 kB each."""
+KEPT_S: Final = 90.0
+"""Stored entries stay this long: a restart reads engines' times again that wait for their fact (`joining.py`)."""
+
+Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+def connect(url: str) -> redis.Redis:
+    """A client that fails within seconds instead of hanging."""
+    return redis.Redis.from_url(url, socket_connect_timeout=0.5, socket_timeout=3.0, retry=None)
+
+
+def read(
+    client: redis.Redis, positions: Mapping[str, str], *, block_ms: int | None
+) -> dict[str, list[Entry]]:
+    """Up to COUNT entries of each stream. `block_ms` None: does not wait."""
+    answer = client.xread(cast(Any, dict(positions)), count=COUNT, block=block_ms)
+    return {name.decode(): entries for name, entries in cast(list[tuple[bytes, list[Entry]]], answer or [])}
+
+
+def was_emptied(client: redis.Redis, stream: str, position: str) -> bool:
+    """A Redis that lost its data counts its entries from the clock again; a clock that was set back meanwhile would
+    hide new entries for ever."""
+    newest = cast(list[Entry], client.xrevrange(stream, count=1))
+    return bool(newest) and order_of(newest[0][0].decode()) < order_of(position)
+
+
+def has_lost(client: redis.Redis, stream: str, position: str) -> bool:
+    """True when entries after `position` were cut off before anybody read them."""
+    try:
+        found = client.xinfo_stream(stream)
+    except redis.ResponseError:  # no such stream
+        return False
+    deleted = found.get("max-deleted-entry-id", b"0-0")
+    return order_of(deleted.decode() if isinstance(deleted, bytes) else str(deleted)) > order_of(position)
+
+
+def trim(client: redis.Redis, stream: str, *, stored: str, now_s: float) -> None:
+    """Cuts off what is stored and old: the streams lie in Redis' bounded memory."""
+    milliseconds = min(order_of(stored)[0], int((now_s - KEPT_S) * 1000))
+    if milliseconds > 0:
+        client.xtrim(stream, minid=milliseconds, approximate=True)
+
+
+def read_recent(client: redis.Redis, stream: str, *, until: str, now_s: float) -> list[Entry]:
+    """Stored entries of the last KEPT_S, oldest first, up to `until`."""
+    start = max(0, int((now_s - KEPT_S) * 1000))
+    return cast(list[Entry], client.xrange(stream, min=start, max=until, count=20_000))
+
+
+def order_of(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.partition("-")
+    return int(milliseconds), int(sequence or 0)
