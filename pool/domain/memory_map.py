@@ -140,21 +140,22 @@ def _told(holding: Holding) -> list[tuple[MemoryOwner, float]]:
 def read_fill(gauges: Mapping[str, Gauge]) -> KvFill | None:
     """None where the engine did not tell all three states."""
     used, reusable, free = (gauges.get(f"kv_{name}_blocks") for name in ("used", "reusable", "free"))
+    tail, held = gauges.get("kv_tail_tokens"), gauges.get("kv_held_tokens")
     if used is None or reusable is None or free is None:
         return None
     return KvFill(
         used_blocks=used.mean,
         reusable_blocks=reusable.mean,
         free_blocks=free.mean,
-        tail_ratio=_plain_tail(gauges),
+        tail_ratio=plain_tail(tail.mean if tail else None, held.mean if held else None),
     )
 
 
-def _plain_tail(gauges: Mapping[str, Gauge]) -> float | None:
-    held, tail = gauges.get("kv_held_tokens"), gauges.get("kv_tail_tokens")
-    if held is None or tail is None:
+def plain_tail(tail_tokens: float | None, held_tokens: float | None) -> float | None:
+    """The share of the held blocks that no token fills, without the floor of `tail_ratio`; None: nobody told."""
+    if tail_tokens is None or held_tokens is None:
         return None
-    return min(1.0, tail.total / held.total) if held.total > 0 else 0.0
+    return min(1.0, max(0.0, tail_tokens / held_tokens)) if held_tokens > 0 else 0.0
 
 
 def tail_ratio(*, held_blocks: float, held_tokens: float, tail_tokens: float) -> float:

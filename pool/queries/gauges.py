@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import BigIntegerField, BinaryField, F, Func, QuerySet, Value
+from django.db.models.functions import Length
 
 from pool.domain.gauges import (
     COUNTERS,
     GAUGE_BYTES,
     GAUGES,
     STEPS,
+    Gauge,
     GaugeCell,
     Subject,
     unpack_counters,
@@ -21,6 +23,10 @@ from pool.domain.gauges import (
 from pool.domain.histogram import Histogram
 from pool.models import RESOLUTIONS, GaugeSubject
 
+HORIZON = timedelta(seconds=30)
+"""What was told longer ago says nothing about now, not even with its age."""
+AHEAD = timedelta(seconds=5)
+"""Clocks of hosts differ; a cell may lie a little ahead of this one's."""
 _SUBJECT = ("kind", "name", "node", "model", "release", "lane")
 
 
@@ -85,6 +91,63 @@ def list_counters(
         (number, at, unpack_counters(bytes(content), COUNTERS[subjects[number].kind]))
         for number, at, content in rows
     ]
+
+
+def newest_gauges(
+    subjects: Mapping[int, Subject], *, now: datetime, horizon: timedelta = HORIZON
+) -> dict[int, tuple[datetime, dict[str, Gauge]]]:
+    """By subject's id: when the newest second began that has anything, and the newest of each gauge: of that second,
+    else of the latest ten seconds that have it (some are read less often). Who told nothing within `horizon` is
+    missing. 2 queries.
+    """
+    found: dict[int, tuple[datetime, dict[str, Gauge]]] = {}
+    start, end = now - horizon, now + AHEAD
+    newest = _rows(subjects, start, end, 1).order_by("subject_id", "-at").distinct("subject_id")
+    for rows in (_rows(subjects, start, end, 10), newest):
+        for number, at, content in rows.values_list("subject_id", "at", "gauges"):
+            gauges = unpack_gauges(bytes(content), GAUGES[subjects[number].kind])
+            found[number] = (at, {**found.get(number, (at, {}))[1], **gauges})
+    return found
+
+
+def sum_counters(
+    subjects: Mapping[int, Subject], start: datetime, end: datetime, resolution_s: int
+) -> dict[int, dict[str, float]]:
+    """By subject's id: increases within the time; what was never counted is missing. 1 query."""
+    sums: dict[int, dict[str, float]] = {}
+    for number, _, increases in list_counters(subjects, start, end, resolution_s):
+        mine = sums.setdefault(number, {})
+        for name, increase in increases.items():
+            mine[name] = mine.get(name, 0.0) + increase
+    return sums
+
+
+def list_gauge_slices(
+    subjects: Iterable[int],
+    start: datetime,
+    end: datetime,
+    resolution_s: int,
+    *,
+    first: int,
+    count: int,
+) -> list[tuple[int, int, bytes]]:
+    """(subject's id, epoch second, bytes of `count` gauges from the one with index `first` on), in any order: fewer
+    where the row ends among them. 1 query that carries nothing else: for arrays over many cells.
+    """
+    rows = _rows(subjects, start, end, resolution_s).order_by()
+    kept = rows.annotate(size=Length("gauges")).filter(size__gt=first * GAUGE_BYTES)
+    cut = Func(
+        F("gauges"),
+        Value(first * GAUGE_BYTES + 1),
+        Value(count * GAUGE_BYTES),
+        function="substring",
+        output_field=BinaryField(),
+    )
+    second = Func(
+        F("at"), template="(EXTRACT(EPOCH FROM %(expressions)s))::bigint", output_field=BigIntegerField()
+    )
+    found = kept.annotate(cut=cut, second=second).values_list("subject_id", "second", "cut")
+    return [(number, at, bytes(content)) for number, at, content in found]
 
 
 def offset_of(kind: str, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Who holds a device's memory: bands from what was measured and from what the replicas on it printed."""
+"""Who holds a device's memory, in short: bands from what was measured and from what the replicas on it printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
+from pool.domain.memory_map import Holding, Measured, MemoryOwner, split_device
 from pool.models import DeviceMemory, Replica
 from pool.queries.ages import Age, age_of
 
@@ -55,13 +57,8 @@ def build_bands(memory: DeviceMemory | None, replicas: Sequence[Replica], *, now
     reserved = sum(_reserved_bytes(replica) for replica in replicas)
     if memory is None:
         return DeviceBands(None, None, None, None, reserved, age_of(None, now=now), ())
-    parts = _our_parts(replicas, ours_bytes=memory.ours_bytes)
-    promised = min(reserved, memory.free_bytes)
-    parts += [
-        (BandOwner.RESERVED, promised, None),
-        (BandOwner.FOREIGN, memory.foreign_bytes, None),
-        (BandOwner.FREE, memory.free_bytes - promised, None),
-    ]
+    measured = Measured(memory.total_bytes, memory.free_bytes, memory.ours_bytes)
+    parts = split_device(measured, [_holding(replica) for replica in replicas])
     return DeviceBands(
         total_bytes=memory.total_bytes,
         free_bytes=memory.free_bytes,
@@ -70,23 +67,24 @@ def build_bands(memory: DeviceMemory | None, replicas: Sequence[Replica], *, now
         reserved_bytes=reserved,
         measured=age_of(memory.measured_at, now=now),
         bands=tuple(
-            Band(owner, size, round(size / memory.total_bytes, 6) if memory.total_bytes else 0.0, replica)
-            for owner, size, replica in parts
-            if size > 0
+            Band(
+                _BANDS[part.owner],
+                part.size_bytes,
+                round(part.size_bytes / memory.total_bytes, 6),
+                part.replica,
+            )
+            for part in parts
         ),
     )
 
 
-def _our_parts(replicas: Sequence[Replica], *, ours_bytes: int) -> list[tuple[BandOwner, int, str | None]]:
-    parts: list[tuple[BandOwner, int, str | None]] = []
-    left = ours_bytes
-    for owner, figure in ((BandOwner.WEIGHTS, "model_memory_bytes"), (BandOwner.KV_CACHE, "kv_cache_bytes")):
-        for replica in replicas:
-            size = min(_figure_bytes(replica, figure), left)
-            left -= size
-            parts.append((owner, size, replica.pk))
-    parts.append((BandOwner.ENGINE_OTHER, left, None))
-    return parts
+def _holding(replica: Replica) -> Holding:
+    return Holding(
+        replica=replica.pk,
+        weights_bytes=_figure_bytes(replica, "model_memory_bytes"),
+        kv_bytes=_figure_bytes(replica, "kv_cache_bytes"),
+        promised_bytes=float(_reserved_bytes(replica)),
+    )
 
 
 def _figure_bytes(replica: Replica, name: str) -> int:
@@ -97,3 +95,14 @@ def _figure_bytes(replica: Replica, name: str) -> int:
 
 def _reserved_bytes(replica: Replica) -> int:
     return (replica.reserved_bytes or 0) if replica.phase in STARTING_PHASES else 0
+
+
+_BANDS: Final = {
+    MemoryOwner.WEIGHTS: BandOwner.WEIGHTS,
+    MemoryOwner.KV_UNSPLIT: BandOwner.KV_CACHE,
+    MemoryOwner.ENGINE_OTHER: BandOwner.ENGINE_OTHER,
+    MemoryOwner.PROMISED: BandOwner.RESERVED,
+    MemoryOwner.FOREIGN: BandOwner.FOREIGN,
+    MemoryOwner.FREE: BandOwner.FREE,
+}
+"""Only those that a printed figure leads to; what is in a KV cache is told by `device_memory.py`."""
