@@ -1,0 +1,121 @@
+"""Thousands of stored histograms added up as arrays, by column: exact in any order. Quantiles are taken afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import psycopg
+from django.db import connection
+
+from pool.domain.heatmap import Columns, Rows
+from pool.domain.histogram import FORMAT, HEAD_BYTES, LAST_BUCKET, PAIR_BYTES, value_of
+from pool.models import RESOLUTIONS
+
+Counts = npt.NDArray[np.int64]
+Seconds = npt.NDArray[np.float64]
+BUCKETS = LAST_BUCKET + 1
+_PAIR = np.dtype([("bucket", "<u2"), ("count", "<u4")])
+_HEAD = np.dtype([("format", "u1"), ("sum_us", "<i8")])
+_VALUES = np.array([value_of(bucket) for bucket in range(BUCKETS)])
+assert (_PAIR.itemsize, _HEAD.itemsize) == (PAIR_BYTES, HEAD_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Histograms by column: `counts[column, bucket]` and the exact `sums_s[column]`."""
+
+    counts: Counts
+    sums_s: Seconds
+
+    @property
+    def samples(self) -> Counts:
+        """By column."""
+        totals: Counts = self.counts.sum(axis=1)
+        return totals
+
+    def total(self) -> Summed:
+        """All columns as one."""
+        return Summed(self.counts.sum(axis=0, keepdims=True), self.sums_s.sum(keepdims=True))
+
+    def quantile(self, share: float) -> Seconds:
+        """By column, in seconds; NaN where there are no samples. The same ranks as `Histogram.quantile`."""
+        samples = self.samples
+        ranks = np.clip(np.ceil(share * samples).astype(np.int64) - 1, 0, np.maximum(samples - 1, 0))
+        below = np.cumsum(self.counts, axis=1)
+        buckets = (below > ranks[:, None]).argmax(axis=1)
+        return np.where(samples > 0, _VALUES[buckets], math.nan)
+
+    def span(self) -> tuple[int, int] | None:
+        """The lowest and the highest bucket with samples; None without any."""
+        filled = np.flatnonzero(self.counts.any(axis=0))
+        return (int(filled[0]), int(filled[-1])) if filled.size else None
+
+    def fold(self, rows: Rows) -> Counts:
+        """`[row, column]`. What lies outside the rows is left out."""
+        padded = np.zeros((self.counts.shape[0], rows.per_row * rows.count), dtype=np.int64)
+        part = self.counts[:, rows.first : rows.first + padded.shape[1]]
+        padded[:, : part.shape[1]] = part
+        folded: Counts = padded.reshape(-1, rows.count, rows.per_row).sum(axis=2).T
+        return folded
+
+
+def sum_histograms(contents: Sequence[bytes], places: Sequence[int], columns: int) -> Summed:
+    """`places`: the column of each histogram. Raises ValueError for bytes that no histogram wrote."""
+    lengths = np.array([len(content) for content in contents], dtype=np.int64)
+    return _sum_joined(b"".join(contents), lengths, np.asarray(places, dtype=np.int64), columns)
+
+
+def load_summed(series: Iterable[int], stage: str, columns: Columns) -> Summed:
+    """The stage's histograms of all these series by column. 1 query."""
+    joined, lengths, places = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for place, content, sizes in _fetch_joined(series, stage, columns):
+        joined.append(content)
+        lengths.append(np.array(sizes, dtype=np.int64))
+        places.append(np.full(len(sizes), place))
+    return _sum_joined(b"".join(joined), np.concatenate(lengths), np.concatenate(places), columns.count)
+
+
+def _fetch_joined(series: Iterable[int], stage: str, columns: Columns) -> list[tuple[int, bytes, list[int]]]:
+    """(column, its histograms one after the other, the length of each). The database joins them, and the bytes come as
+    they are: row by row and as text they would take longer to read than to add up."""
+    table = RESOLUTIONS[columns.resolution_s][0]._meta.db_table
+    content = connection.ops.quote_name(stage)
+    statement = f"""
+        SELECT floor(extract(epoch FROM at - %s) / %s)::int, string_agg({content}, ''::bytea),
+               array_agg(octet_length({content}))
+        FROM {table} WHERE series_id = ANY(%s) AND at >= %s AND at < %s AND {content} <> ''::bytea GROUP BY 1"""
+    values = [columns.start, columns.step_s, list(series), columns.start, columns.end]
+    with connection.cursor() as cursor, psycopg.Cursor(cursor.connection) as plain:
+        plain.execute(statement, values, binary=True)
+        rows: list[tuple[int, bytes, list[int]]] = plain.fetchall()
+        return rows
+
+
+def _sum_joined(
+    joined: bytes, lengths: npt.NDArray[np.int64], places: npt.NDArray[np.int64], columns: int
+) -> Summed:
+    if (lengths < HEAD_BYTES).any() or ((lengths - HEAD_BYTES) % PAIR_BYTES).any():
+        raise ValueError("a histogram's bytes are cut")
+    starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
+    heads = b"".join([joined[start : start + HEAD_BYTES] for start in starts[:-1]])
+    read = np.frombuffer(heads, _HEAD)
+    if (read["format"] != FORMAT).any():
+        raise ValueError("these bytes are no histograms of this format")
+    pairs = b"".join([joined[start + HEAD_BYTES : end] for start, end in pairwise(starts)])
+    sums = np.bincount(places, read["sum_us"], minlength=columns) / 1e6
+    return Summed(_count(pairs, np.repeat(places, (lengths - HEAD_BYTES) // PAIR_BYTES), columns), sums)
+
+
+def _count(pairs: bytes, where: npt.NDArray[np.int64], columns: int) -> Counts:
+    read = np.frombuffer(pairs, _PAIR)
+    buckets = read["bucket"].astype(np.int64)
+    if buckets.size and int(buckets.max()) > LAST_BUCKET:
+        raise ValueError(f"a bucket is beyond the last one, {LAST_BUCKET}")
+    # Sums of whole numbers in float64 are exact up to 2**53.
+    flat = np.bincount(where * BUCKETS + buckets, read["count"], minlength=columns * BUCKETS)
+    return flat.astype(np.int64).reshape(columns, BUCKETS)
