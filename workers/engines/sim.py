@@ -13,6 +13,7 @@ from pool.domain.start_errors import StartFailure
 from pool.ports import Command, EngineHealth, EngineLoad, EngineSpec, PrintedFigures
 from workers.engines import http
 from workers.engines.vllm import VllmDriver, remove_stale_socket
+from workers.plugin.sluice_engine.ring import FILE_NAME, RING_VARIABLE
 
 SERVER_MODULE = "workers.engines.sim_server"
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
@@ -45,7 +46,12 @@ class SimDriver:
             parts = urlsplit(spec.address)
             argv += ["--host", str(parts.hostname), "--port", str(parts.port)]
         argv += ["--settings", json.dumps(model)]
-        env = {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "PATH": "/usr/bin:/bin"}
+        env = {
+            "LANG": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+            "PATH": "/usr/bin:/bin",
+            RING_VARIABLE: f"{spec.directory}/{FILE_NAME}",
+        }
         secret = {"SLUICE_ENGINE_KEY": spec.engine_key}
         return Command(argv=tuple(argv), env=env, cwd=str(REPOSITORY), secret_env=secret)
 

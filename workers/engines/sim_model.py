@@ -55,9 +55,13 @@ class SimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """`decoding` and `prefilling`: how many sequences it computed of each kind."""
+
     duration_s: float
     prefilled_tokens: int
     produced: tuple[SimRequest, ...]
+    decoding: int = 0
+    prefilling: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +82,11 @@ class SimModel:
     def used_blocks(self) -> int:
         return sum(request.held_blocks for request in self.running)
 
+    @property
+    def cached_blocks(self) -> int:
+        """Blocks of prefixes that later requests may find."""
+        return len(self._cache)
+
     def add(self, request: SimRequest) -> None:
         self.waiting.append(request)
 
@@ -95,7 +104,7 @@ class SimModel:
         decoding = [one for one in self.running if one.done >= one.prompt_tokens]
         budget -= len(decoding)
         self._admit()
-        prefilled = 0
+        prefilled = prefilling = 0
         produced = list(decoding)
         for request in list(self.running):
             if request.done >= request.prompt_tokens or budget <= 0:
@@ -104,6 +113,7 @@ class SimModel:
             request.done += chunk
             budget -= chunk
             prefilled += chunk
+            prefilling += 1
             if request.done >= request.prompt_tokens:
                 produced.append(request)
         if not produced and not prefilled:
@@ -115,7 +125,8 @@ class SimModel:
             if request.finished:
                 self._remember(request)
                 self.remove(request)
-        return Step(self._duration(len(produced), prefilled), prefilled, tuple(produced))
+        took = self._duration(len(produced), prefilled)
+        return Step(took, prefilled, tuple(produced), len(decoding), prefilling)
 
     def _duration(self, sequences: int, prefilled: int) -> float:
         settings = self.settings

@@ -23,6 +23,8 @@ import httptools
 from workers.engines import sim_answers as answers
 from workers.engines.sim_answers import BadRequest, Job
 from workers.engines.sim_model import SimModel, SimSettings, Step
+from workers.engines.sim_ring import SimRing
+from workers.plugin.sluice_engine.ring import RING_VARIABLE
 
 KEY_VARIABLE = "SLUICE_ENGINE_KEY"
 MARK = b"x-sluice-simulated: true\r\n"
@@ -55,23 +57,27 @@ class Engine:
     served: str
     settings: SimSettings
     model: SimModel
+    ring: SimRing
     counters: Counters = field(default_factory=Counters)
     listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def submit(self, job: Job, on_token: Callable[[], None]) -> None:
+    def submit(self, job: Job, on_token: Callable[[], None], request_id: str = "") -> None:
         self.listeners[id(job.request)] = on_token
+        self.ring.note_arrival(job.request, request_id)
         self.model.add(job.request)
         self.wake.set()
 
     def drop(self, job: Job) -> None:
         if self.listeners.pop(id(job.request), None) is not None:
             self.model.remove(job.request)
+            self.ring.note_gone(job.request)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            self.ring.note_begin()
             step = self.model.step()
             if step is None:
                 self.wake.clear()
@@ -84,6 +90,7 @@ class Engine:
 
     def _deliver(self, step: Step) -> None:
         self.counters.generation_tokens += len(step.produced)
+        self.ring.note_end(step)
         for request in step.produced:
             on_token = self.listeners.get(id(request))
             if on_token is None:
@@ -107,6 +114,7 @@ class Connection(asyncio.Protocol):
         self._body = bytearray()
         self._url = b""
         self._allowed = not key
+        self._request_id = ""
         self._job: Job | None = None
         self._started = 0.0
         self._sent = 0
@@ -129,6 +137,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._body.clear()
         self._url = b""
+        self._request_id = ""
         self._allowed = not self._expected
 
     def on_url(self, url: bytes) -> None:
@@ -137,6 +146,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._expected and name.lower() == b"authorization":
             self._allowed = hmac.compare_digest(value, self._expected)
+        elif name.lower() == b"x-request-id":
+            self._request_id = value.decode(errors="replace")
 
     def on_body(self, body: bytes) -> None:
         self._body += body
@@ -200,7 +211,7 @@ class Connection(asyncio.Protocol):
         self._job = job
         self._started = time.monotonic()
         self._sent = 0
-        engine.submit(job, self._on_token)
+        engine.submit(job, self._on_token, self._request_id or job.id)
 
     def _on_token(self) -> None:
         job = self._job
@@ -277,7 +288,10 @@ def main() -> int:
 
 
 async def _serve(options: argparse.Namespace, settings: SimSettings, key: str) -> None:
-    engine = Engine(options.served_model_name, settings, SimModel(settings))
+    model = SimModel(settings)
+    engine = Engine(
+        options.served_model_name, settings, model, SimRing.open(os.environ.get(RING_VARIABLE, ""), model)
+    )
     connections: set[Connection] = set()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
