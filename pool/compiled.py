@@ -19,19 +19,20 @@ ROOT = Path(__file__).resolve().parent.parent
 STAMP = "sources.sha256"
 MODULES = (
     "pool.domain.affinity", "pool.domain.breaker", "pool.domain.concurrency", "pool.domain.growth",
-    "pool.domain.parameters", "pool.domain.prefill", "pool.domain.progress", "pool.domain.qos",
-    "pool.domain.quarantine", "pool.domain.rate_limits", "pool.domain.retries", "pool.domain.routing",
-    "pool.domain.token_estimate", "pool.domain.traffic", "pool.domain.watermarks",
-    "pool.gateway.accounting", "pool.gateway.admission", "pool.gateway.answer",
+    "pool.domain.histogram", "pool.domain.parameters", "pool.domain.prefill", "pool.domain.progress",
+    "pool.domain.qos", "pool.domain.quarantine", "pool.domain.rate_limits", "pool.domain.repetition",
+    "pool.domain.retries", "pool.domain.routing", "pool.domain.token_estimate", "pool.domain.traffic",
+    "pool.domain.watermarks", "pool.gateway.accounting", "pool.gateway.admission", "pool.gateway.answer",
     "pool.gateway.answer_cache", "pool.gateway.arrival", "pool.gateway.ask", "pool.gateway.attempt",
     "pool.gateway.auth", "pool.gateway.barriers", "pool.gateway.caching", "pool.gateway.choice",
-    "pool.gateway.chunks", "pool.gateway.events", "pool.gateway.facts", "pool.gateway.guards",
-    "pool.gateway.heads", "pool.gateway.holds", "pool.gateway.limits", "pool.gateway.metrics",
-    "pool.gateway.openai", "pool.gateway.opening", "pool.gateway.overdue", "pool.gateway.places",
-    "pool.gateway.plane", "pool.gateway.reading.body", "pool.gateway.reading.prompt", "pool.gateway.relay",
-    "pool.gateway.replicas", "pool.gateway.request", "pool.gateway.response", "pool.gateway.restraints",
-    "pool.gateway.retrying", "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow",
-    "pool.gateway.tickets", "pool.gateway.upstream", "pool.gateway.usage",
+    "pool.gateway.chunks", "pool.gateway.endings", "pool.gateway.events", "pool.gateway.fact", "pool.gateway.facts",
+    "pool.gateway.gaps", "pool.gateway.guards", "pool.gateway.heads", "pool.gateway.held", "pool.gateway.holds",
+    "pool.gateway.limits", "pool.gateway.metrics", "pool.gateway.openai", "pool.gateway.opening",
+    "pool.gateway.overdue", "pool.gateway.places", "pool.gateway.plane", "pool.gateway.reading.body",
+    "pool.gateway.reading.prompt", "pool.gateway.regions", "pool.gateway.relay", "pool.gateway.replicas",
+    "pool.gateway.request", "pool.gateway.response", "pool.gateway.restraints", "pool.gateway.retrying",
+    "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow", "pool.gateway.tickets",
+    "pool.gateway.timeline", "pool.gateway.upstream", "pool.gateway.usage",
 )  # fmt: skip
 """What runs once per request or per chunk."""
 

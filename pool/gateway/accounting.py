@@ -1,16 +1,14 @@
 """The end of a request: what is counted, settled and told to telemetry. Never holds prompt text or a key."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pool.gateway.answer import StreamAnswer
+from pool.gateway.fact import make_fact
 from pool.gateway.relay import Exchange
 from pool.gateway.usage import NO_USAGE, Usage, read_usage
 
 if TYPE_CHECKING:
     from pool.gateway.plane import Plane
-
-# Of a plain answer whose engine did not count; its frame makes up for what is longer.
-_BYTES_PER_TOKEN = 4
 
 
 def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
@@ -26,13 +24,11 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     served = metrics.series((model.name, str(release or ""), exchange.lane, exchange.tier))
     served.count(outcome)
     now_s = exchange.ended_at_s
-    e2e_s, ttft_s = now_s - exchange.started_at_s, None
     if exchange.first_byte_at_s:
-        served.e2e.observe(e2e_s)
+        served.e2e.observe(now_s - exchange.started_at_s)
         if exchange.stream:
             # A plain answer comes at once and whole: its first token cannot be told from its last.
-            ttft_s = exchange.first_byte_at_s - exchange.started_at_s
-            served.ttft.observe(ttft_s)
+            served.ttft.observe(exchange.first_byte_at_s - exchange.started_at_s)
     if replica is not None:
         served.queue_delay.observe(exchange.admitted_at_s - exchange.started_at_s)
     usage = NO_USAGE
@@ -44,7 +40,7 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     if isinstance(answer, StreamAnswer) and answer.started:
         exchange.count_gaps(answer.gaps)
         retransmits = _count_stream(plane, exchange, answer, outcome)
-    plane.facts.add(_make_record(exchange, outcome, ttft_s, e2e_s, usage) | {"retransmits": retransmits})
+    plane.facts.add(make_fact(plane, exchange, outcome, usage, retransmits))
 
 
 def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:
@@ -79,14 +75,6 @@ def _total_of(exchange: Exchange, usage: Usage) -> int | None:
     return exchange.prompt_tokens + exchange.answer.chunks
 
 
-def _guess_output(exchange: Exchange) -> int:
-    """What was passed on, in tokens (FC-36)."""
-    answer = exchange.answer
-    if isinstance(answer, StreamAnswer):
-        return answer.chunks
-    return answer.bytes_out // _BYTES_PER_TOKEN if answer is not None and exchange.status == 200 else 0
-
-
 def _count_stream(plane: "Plane", exchange: Exchange, answer: StreamAnswer, outcome: str) -> int | None:
     """Segments that were sent again to this client since the last look; None where the kernel does not say."""
     model = exchange.model
@@ -102,42 +90,3 @@ def _count_stream(plane: "Plane", exchange: Exchange, answer: StreamAnswer, outc
         counter("sluice_tcp_retransmits_total").value += float(total - exchange.client.retransmits)
         exchange.client.retransmits = total
     return total
-
-
-def _make_record(
-    exchange: Exchange, outcome: str, ttft_s: float | None, e2e_s: float, usage: Usage
-) -> dict[str, Any]:
-    """JSON-able."""
-    replica, answer, caller, model = exchange.replica, exchange.answer, exchange.caller, exchange.model
-    assert model is not None
-    chunks = answer.chunks if answer is not None else 0
-    # A cut stream has no usage: what was passed on is counted, and says that it is a guess (FC-36).
-    is_guess = usage.prompt_tokens is None and replica is not None
-    return {
-        "request_id": exchange.request_id,
-        "tag": exchange.client_tag[:128].decode("latin-1"),
-        "at": exchange.started_at,
-        "model": model.name,
-        "lane": exchange.lane,
-        "wished_release": exchange.release,
-        "release": replica.release if replica is not None else None,
-        "replica": replica.id if replica is not None else None,
-        "node": replica.node if replica is not None else None,
-        "key": caller.digest[:12],
-        "tier": caller.tier,
-        "label": caller.label,
-        "attempts": exchange.attempts,
-        "spilled": exchange.spilled,
-        "status": exchange.status,
-        "outcome": outcome,
-        "queue_s": exchange.admitted_at_s - exchange.started_at_s if replica is not None else None,
-        "ttft_s": ttft_s,
-        "e2e_s": e2e_s,
-        "chunks": chunks,
-        "late_gaps": answer.late_gaps if answer is not None else 0,
-        "bytes": answer.bytes_out if answer is not None else 0,
-        "prompt_tokens": exchange.prompt_tokens if is_guess else usage.prompt_tokens,
-        "output_tokens": _guess_output(exchange) if is_guess else usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "estimated": is_guess,
-    }

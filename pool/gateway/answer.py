@@ -5,7 +5,7 @@ Of both kinds: `started` = content has left, so nothing can be tried again; `fin
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pool.domain.gateway_settings import LaneSettings
 from pool.gateway import response
@@ -155,6 +155,16 @@ class StreamAnswer:
     @property
     def tail(self) -> bytes:
         return self._gate.tail
+
+    @property
+    def last(self) -> bytes:
+        """The piece with the last event of text."""
+        return self._gate.last
+
+    @property
+    def recent(self) -> Iterable[bytes] | None:
+        """The last pieces of a long answer."""
+        return self._gate.recent
 
     @property
     def failure_text(self) -> bytes:

@@ -133,6 +133,11 @@ class AnswerCache:
         tally.misses += 1
         return Turn.GO
 
+    def leads(self, asker: Asker) -> bool:
+        """Of one that was told to wait: it waits for Redis, not for the answer to an equal request."""
+        flight = self._places.get(asker)
+        return flight is not None and flight.leader is asker
+
     def settle(
         self,
         key: bytes,

@@ -13,6 +13,7 @@ from pool.gateway.answer_cache import Turn
 from pool.gateway.answer_store import Answer
 from pool.gateway.ask import Ask, ask_here
 from pool.gateway.choice import find_gate, find_model, find_pin, find_release
+from pool.gateway.held import find_hold
 from pool.gateway.limits import LeaseMissing
 from pool.gateway.openai import Quarantined
 from pool.gateway.reading.readers import INLINE_BYTES
@@ -33,6 +34,7 @@ _FEWEST_BLOCK_TOKENS = 64
 def read(exchange: "Exchange") -> None:
     request = exchange.request
     if len(request.body) > INLINE_BYTES:
+        exchange.begin_wait("tokenizer", exchange.started_at_s)
         exchange.job = exchange.plane.readers.read(request.path, request.body, on_done=exchange.on_read)
         request.drop_body()
     else:
@@ -53,6 +55,7 @@ def classify(exchange: "Exchange", ask: Ask) -> None:
     ):
         exchange.job = plane.readers.count(model.tokenizer, ask.path, ask.body, on_done=exchange.on_counted)
         if exchange.job is not None:
+            exchange.begin_wait("tokenizer", time.monotonic())
             return
     place(exchange, tokens)
 
@@ -65,8 +68,10 @@ def place(exchange: "Exchange", tokens: int) -> None:
     if model.settings.truncation != "off" and model.max_model_len is not None and ask.cuts_left:
         left = _cut(exchange, ask, tokens, tokens + (ask.max_tokens or 1) - model.max_model_len)
         if left is None:
+            exchange.begin_wait("tokenizer", time.monotonic())
             return
         tokens = left
+    exchange.measured_at_s = exchange.queued_from_s = time.monotonic()
     exchange.prompt_tokens = exchange.uncached_tokens = tokens
     set_lane(exchange, model)
     output_tokens = USUAL_OUTPUT_TOKENS if ask.max_tokens is None else ask.max_tokens
@@ -83,6 +88,7 @@ def place(exchange: "Exchange", tokens: int) -> None:
         charge(exchange)
     except LeaseMissing:
         # Another process holds what is left of the limit; the ledger is asked, then it is final.
+        exchange.begin_wait("limit_lease", exchange.measured_at_s)
         plane.limits.wait_for_lease(exchange.on_lease)
         return
     choose(exchange)
@@ -151,6 +157,8 @@ def enter(exchange: "Exchange", now_s: float) -> None:
     replica = gate.enter(exchange, now_s)
     if replica is not None:
         exchange.on_admitted(replica)
+    else:
+        exchange.begin_wait(find_hold(gate, exchange, now_s), now_s)
 
 
 def _find_answer(exchange: "Exchange", ask: Ask, release: int) -> bool:
@@ -169,7 +177,10 @@ def _find_answer(exchange: "Exchange", ask: Ask, release: int) -> bool:
         exchange.on_answer(found)
         return True
     exchange.cache_key = key
-    return found is Turn.WAIT
+    if found is Turn.GO:
+        return False
+    exchange.begin_wait("answer_cache" if cache.leads(exchange) else "equal_request", time.monotonic())
+    return True
 
 
 def _cut(exchange: "Exchange", ask: Ask, tokens: int, excess: int) -> int | None:

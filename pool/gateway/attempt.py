@@ -42,8 +42,7 @@ class Attempt:
 
     __slots__ = (
         "_body", "_connect_timeout_s", "_connection", "_head_lines", "_is_stale", "_is_trial", "_owner", "_timeout_s",
-        "first_byte_at_s",
-        "head", "is_over", "replica", "timeout_at_s",
+        "fault", "first_byte_at_s", "head", "is_over", "replica", "timeout_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +65,8 @@ class Attempt:
         self._is_trial = False
         self.replica = replica
         self.head: ResponseHead | None = None
+        self.fault: Fault | None = None
+        """What the breaker was told of it."""
         self.is_over = False
         self.first_byte_at_s = 0.0
         self.timeout_at_s = _NEVER
@@ -98,6 +99,7 @@ class Attempt:
 
     def note_fault(self, fault: Fault, now_s: float) -> None:
         self._is_trial = False
+        self.fault = fault
         self.replica.breaker.note_failure(fault, now_s)
 
     def give_back(self) -> None:

@@ -1,12 +1,22 @@
 """The gateway's settings, read from the environment once and passed on frozen."""
 
+import re
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from pool.env import env_float, env_int, env_path, env_secret, env_str
+from pool.env import ConfigError, env_float, env_int, env_path, env_secret, env_str
+from pool.gateway.regions import Network, read_networks
 
 MIB = 1 << 20
+OWN_HEADERS = frozenset(
+    (
+        b"authorization", b"content-length", b"expect", b"host", b"transfer-encoding", b"x-forwarded-for",
+        b"x-request-id", b"x-sluice-no-retry", b"x-sluice-release", b"x-sluice-session",
+    )
+)  # fmt: skip
+"""That the gateway reads; each may come once, but for x-forwarded-for."""
+_HEADER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,10 @@ class Config:
     drain_s: float = 30.0
     sweep_s: float = 0.25
     """How exactly time-outs are kept."""
+    region_header: str = "x-client-region"
+    """Lower-case; "" = none is read."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose headers tell a client's region; () = everybody's."""
     limit_window_s: float = 60.0
     """The minute of limits per minute; tests have shorter ones."""
 
@@ -70,7 +84,31 @@ def read_config(*, worker: int = 0, workers: int = 1) -> Config:
         idle_timeout_s=env_float("SLUICE_GATEWAY_IDLE_TIMEOUT_S", 75.0, minimum=0.1),
         write_timeout_s=env_float("SLUICE_GATEWAY_WRITE_TIMEOUT_S", 30.0, minimum=0.1),
         drain_s=env_float("SLUICE_GATEWAY_DRAIN_S", 30.0, minimum=0.0),
+        region_header=_read_header_name(),
+        trusted_proxies=_read_proxies(),
     )
+
+
+def _read_header_name() -> str:
+    name = env_str("SLUICE_REGION_HEADER", "x-client-region").lower()
+    if name == "none":
+        return ""
+    if not _HEADER_NAME.fullmatch(name) or name.encode() in OWN_HEADERS:
+        raise ConfigError(
+            "SLUICE_REGION_HEADER must be the name of a header that the gateway has no other use for, or none.",
+            variable="SLUICE_REGION_HEADER",
+        )
+    return name
+
+
+def _read_proxies() -> tuple[Network, ...]:
+    try:
+        return read_networks(env_str("SLUICE_TRUSTED_PROXIES", ""))
+    except ValueError as exc:
+        raise ConfigError(
+            "SLUICE_TRUSTED_PROXIES must be addresses or networks, joined by commas.",
+            variable="SLUICE_TRUSTED_PROXIES",
+        ) from exc
 
 
 def read_worker_count() -> int:

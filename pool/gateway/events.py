@@ -5,24 +5,32 @@ event that may be taken out is a usage event that the caller did not ask for.
 """
 
 import re
+from collections import deque
 
 import orjson
 
 from pool.gateway.chunks import SIZES, read_size
+from pool.gateway.endings import LOOP_TOKENS
 
 # No answer needs an event this large; an endless one must not fill the memory.
 _MAX_HELD_BYTES = 8 << 20
 # Without going back: what has matched once matches in one way only.
 _EVENT = rb'data: \{"(?!error")[^\n]*+(?<=\})\n\n'
+# Of a long answer: 12 KB at the usual length of an event with one token.
+_RECENT_PIECES = 48
+_MOST_RECENT_BYTES = 1024
 _USUAL_CHUNKS = re.compile(rb"(?>[0-9a-fA-F]{1,6}\r\n" + _EVENT + rb"\r\n)++")
 _SIZES_AND_EVENTS = re.compile(rb"([0-9a-fA-F]{1,6})\r\n(" + _EVENT + rb")\r\n")
 
 
 class EventGate:
     """`done`: the terminal event has passed. `failure`: why the stream must be cut, "" if it need not.
-    `tail`: the last event that held figures of use, b"" if none did."""
+    `tail`: the last event that held figures of use, b"" if none did. `last`: the piece with the last event of text.
+    `recent`: the last pieces of a long answer, None of a short one."""
 
-    __slots__ = ("_held", "_hides_usage", "_responses", "chunks", "done", "failure", "failure_text", "tail")
+    __slots__ = (
+        "_held", "_hides_usage", "_responses", "chunks", "done", "failure", "failure_text", "last", "recent", "tail",
+    )  # fmt: skip
 
     def __init__(self, *, responses: bool = False, hides_usage: bool = False) -> None:
         """`responses`: the events of /v1/responses, which end with a typed event instead of [DONE].
@@ -31,6 +39,8 @@ class EventGate:
         self._responses = responses
         self._hides_usage = hides_usage
         self.tail = b""
+        self.last = b""
+        self.recent: deque[bytes] | None = None
         self.chunks = 0
         self.done = False
         self.failure = ""
@@ -66,6 +76,7 @@ class EventGate:
         ):
             # The read that there is most of: one chunk of one token.
             self.chunks += 1
+            self._remember(data)
             return end_of_data, data
         return self._take_many(data, end_of_data)
 
@@ -82,6 +93,7 @@ class EventGate:
             events.append(event)
         self.chunks += len(events)
         payload = b"".join(events)
+        self._remember(payload)
         return taken, b"%x\r\n%b\r\n" % (len(payload), payload)
 
     def feed(self, piece: bytes) -> bytes:
@@ -99,6 +111,7 @@ class EventGate:
             and piece.find(b'"usage":') < 0
         ):
             self.chunks += 1
+            self._remember(piece)
             return piece
         return self._examine(piece)
 
@@ -110,6 +123,15 @@ class EventGate:
             if self.done:
                 return held
         return b""
+
+    def _remember(self, piece: bytes) -> None:
+        """How an answer ended, and whether in a loop, is said of its last pieces."""
+        self.last = piece
+        recent = self.recent
+        if recent is not None:
+            recent.append(piece if len(piece) <= _MOST_RECENT_BYTES else piece[-_MOST_RECENT_BYTES:])
+        elif self.chunks > LOOP_TOKENS:
+            self.recent = deque((piece[-_MOST_RECENT_BYTES:],), maxlen=_RECENT_PIECES)
 
     def _examine(self, piece: bytes) -> bytes:
         whole_bytes = max(_end_of_last(b"\n\n", piece), _end_of_last(b"\r\n\r\n", piece))
@@ -151,6 +173,8 @@ class EventGate:
             if self._hides_usage and payload.find(b'"choices":[]') >= 0:
                 return False
         self.chunks += 1
+        if payload.find(b'output_text.delta"' if self._responses else b'"choices":[{') >= 0:
+            self._remember(payload)
         self.done = self.done or (self._responses and _is_terminal(event))
         return True
 

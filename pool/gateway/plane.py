@@ -23,6 +23,7 @@ from pool.gateway.metrics import Labels, Metrics
 from pool.gateway.neighbours import Neighbours
 from pool.gateway.openai import GatewayError, InvalidApiKey, MethodNotAllowed, PathNotFound
 from pool.gateway.reading.readers import Readers
+from pool.gateway.regions import Regions
 from pool.gateway.relay import Exchange
 from pool.gateway.request import Head, Request
 from pool.gateway.routes import Routes
@@ -49,6 +50,7 @@ class Plane:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.routes = Routes(config)
+        self.regions = Regions(config.region_header, config.trusted_proxies)
         self.callers = Callers(self.routes, secret=config.secret)
         self.facts = FactBuffer()
         self.metrics = Metrics()

@@ -39,26 +39,26 @@ from pool.gateway.retrying import is_freed_for_another
 from pool.gateway.routes import ModelView
 from pool.gateway.server import ClientConnection
 from pool.gateway.surroundings import Plane
-from pool.gateway.tickets import Ticket
+from pool.gateway.timeline import Timeline
 
 _NEVER = float("inf")
 _USUAL_LANE = LaneSettings()
 
 
-class Exchange(Ticket):
-    """The gate's ticket, the owner of its attempts, and what accounting reads. `*_at_s` are monotonic."""
+class Exchange(Timeline):
+    """The gate's ticket with its timeline, the owner of its attempts, and what accounting reads."""
 
     __slots__ = (
         "answer", "ask", "attempt", "attempts", "blocks", "cache_key", "caller", "charge", "client",
-        "client_tag", "done", "ended_at_s", "first_byte_at_s", "from_cache", "gate", "is_placed", "is_slow",
-        "job", "losses", "model", "no_retry", "output_tokens", "pinned", "plane", "release", "replica",
-        "request", "request_id", "series", "settings", "spilled", "started_at", "started_at_s", "status",
-        "total_at_s", "truncated_tokens",
+        "client_tag", "done", "from_cache", "gate", "is_placed", "is_slow", "job", "losses", "model", "no_retry",
+        "output_tokens", "pinned", "plane", "release", "replica", "request", "request_id", "series", "settings",
+        "spilled", "status", "total_at_s", "truncated_tokens",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0915  one object for a request's whole life costs less than several
         self, plane: Plane, client: ClientConnection, request: Request, caller: KeyRoute
     ) -> None:
+        super().__init__()
         self.client = client
         self.plane = plane
         self.request = request
@@ -104,14 +104,9 @@ class Exchange(Ticket):
         self.prompt_tokens = self.output_tokens = self.uncached_tokens = 0
         self.context_tokens = self.kv_need_tokens = 0
         self.admission = None
-        self.admitted_at_s = 0.0
         self.deadline_s = _NEVER
         """Of its wait in the queue."""
-        self.started_at = time.time()
-        self.started_at_s = self.arrived_at_s = time.monotonic()
         self.total_at_s = _NEVER
-        self.first_byte_at_s = 0.0
-        self.ended_at_s = 0.0
 
     @property
     def started(self) -> bool:
@@ -134,6 +129,10 @@ class Exchange(Ticket):
         self._end("client_gone")
 
     def on_client_slow(self, *, slow: bool) -> None:
+        if slow and not self.is_slow:
+            self.slow_from_s = time.monotonic()
+        elif self.is_slow and not slow:
+            self.stalled_s += time.monotonic() - self.slow_from_s
         self.is_slow = slow
         if not slow and isinstance(self.answer, StreamAnswer):
             self.answer.resume()
@@ -151,6 +150,7 @@ class Exchange(Ticket):
     # From readers, ledger and cache.
     def on_read(self, result: Reading | GatewayError) -> None:
         self.job = None
+        self.end_wait(time.monotonic())
         if isinstance(result, GatewayError):
             self.on_refused(result)
         else:
@@ -159,10 +159,12 @@ class Exchange(Ticket):
     def on_counted(self, tokens: int | None) -> None:
         """None: it could not be counted, the guess stands."""
         self.job = None
+        self.end_wait(time.monotonic())
         assert self.ask is not None
         self._step(arrival.place, self, self.ask.prompt_tokens if tokens is None else tokens)
 
     def on_lease(self) -> None:
+        self.end_wait(time.monotonic())
         self._step(arrival.charge, self)
         self._step(arrival.choose, self)
 
@@ -178,7 +180,9 @@ class Exchange(Ticket):
 
     def on_turn(self) -> None:
         # Its own wait in a queue begins now.
-        self.deadline_s = time.monotonic() + self.settings.queue_timeout_s
+        now_s = time.monotonic()
+        self.end_wait(now_s)
+        self.deadline_s = now_s + self.settings.queue_timeout_s
         self._step(arrival.go_on, self)
 
     def on_table(self) -> None:
@@ -191,6 +195,9 @@ class Exchange(Ticket):
         if self.done or ask is None:
             return
         self.replica = replica
+        self.queue_s += self.admitted_at_s - self.queued_from_s
+        if self.wait_reason:
+            self.end_wait(self.admitted_at_s)
         self.tried = (*self.tried, replica)
         self.attempts += 1
         upstream_id = self.request_id if self.attempts == 1 else f"{self.request_id}-{self.attempts}"
@@ -266,6 +273,7 @@ class Exchange(Ticket):
         if model is not None and replica is not None and gaps:
             labels = (model.name, str(replica.release), self.lane, self.tier)
             self.plane.metrics.series(labels).itl.observe_many(gaps)
+            self.note_gaps(gaps)
 
     def _is_taken_elsewhere(self, attempt: Attempt, answer: PlainAnswer | StreamAnswer, body: bytes) -> bool:
         """An engine's own failure that another engine may spare the client."""
@@ -334,6 +342,8 @@ class Exchange(Ticket):
         attempt, self.attempt = self.attempt, None
         if attempt is not None:
             attempt.give_back()
+            if attempt.fault is not None:
+                self.note_failed_try(attempt.replica.id, attempt.fault)
         if self.gate is not None:
             if self.admission is None:
                 self.gate.abandon(self)
@@ -346,6 +356,7 @@ class Exchange(Ticket):
             return
         self.done = True
         self.ended_at_s = time.monotonic()
+        self.end_wait(self.ended_at_s)
         self.plane.exchanges.discard(self)
         if isinstance(self.answer, StreamAnswer):
             self.answer.stop()

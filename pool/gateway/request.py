@@ -1,21 +1,16 @@
 """One HTTP request as the server reads it, with the checks that keep two parsers from disagreeing on it."""
 
 from pool.domain.routing_table import KeyRoute
+from pool.gateway.config import OWN_HEADERS
 from pool.gateway.openai import GatewayError, InvalidRequest
 
-# Headers that the gateway reads; each may come once.
-KNOWN_HEADERS = frozenset(
-    (
-        b"authorization", b"content-length", b"expect", b"host", b"transfer-encoding", b"x-forwarded-for",
-        b"x-request-id", b"x-sluice-no-retry", b"x-sluice-release", b"x-sluice-session",
-    )
-)  # fmt: skip
+_MAY_REPEAT = b"x-forwarded-for"
 
 
 class Head:
     """What the head of a request meant, for all requests that come with the same bytes."""
 
-    __slots__ = ("caller", "headers", "keep_alive", "method", "path", "target", "version")
+    __slots__ = ("caller", "headers", "keep_alive", "method", "path", "region", "target", "version")
 
     def __init__(self, request: "Request") -> None:
         self.caller = request.caller
@@ -23,6 +18,7 @@ class Head:
         self.keep_alive = request.keep_alive
         self.method = request.method
         self.path = request.path
+        self.region = request.region
         self.target = request.target
         self.version = request.version
 
@@ -35,6 +31,7 @@ class Head:
         request.headers = self.headers
         request.keep_alive = self.keep_alive
         request.caller = self.caller
+        request.region = self.region
         request.content_length = request.body_bytes = len(body)
         request.first_piece = body
         return request
@@ -45,7 +42,7 @@ class Request:
 
     __slots__ = (
         "_buffer", "body_bytes", "caller", "content_length", "first_piece", "head_bytes", "headers", "keep_alive",
-        "method", "path", "refusal", "started_at_s", "target", "version",
+        "method", "path", "refusal", "region", "started_at_s", "target", "version",
     )  # fmt: skip
 
     def __init__(self, started_at_s: float) -> None:
@@ -64,6 +61,8 @@ class Request:
         self.keep_alive = False
         self.refusal: GatewayError | None = None
         self.caller: KeyRoute | None = None
+        self.region = ""
+        """As a header says, whoever wrote it; "" = it does not."""
         self._buffer: bytearray | None = None
 
     @property
@@ -71,8 +70,8 @@ class Request:
         return self.first_piece if self._buffer is None else self._buffer
 
     def add_known_header(self, name: bytes, value: bytes) -> None:
-        """`name` is one of KNOWN_HEADERS."""
-        if name in self.headers and name != b"x-forwarded-for":
+        """`name` is one that the gateway reads. Of a header that is no business of the protocol the last one counts."""
+        if name in self.headers and name in OWN_HEADERS and name != _MAY_REPEAT:
             self.refusal = InvalidRequest(f"The header {name.decode()} is there twice.")
         self.headers[name] = value.strip()
 

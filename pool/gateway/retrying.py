@@ -35,6 +35,7 @@ def is_freed_for_another(exchange: "Exchange", attempt: "Attempt", fault: Fault 
     exchange.give_back(now_s)
     exchange.status = 0
     exchange.first_byte_at_s = 0.0
+    exchange.queued_from_s = now_s
     if not isinstance(exchange.answer, StreamAnswer) or not exchange.answer.opened:
         exchange.answer = None
     return True

@@ -7,9 +7,10 @@ from typing import Protocol, cast
 import httptools
 
 from pool.gateway import response
-from pool.gateway.config import Config
+from pool.gateway.config import OWN_HEADERS, Config
 from pool.gateway.openai import GatewayError, HeadersTooLarge, InvalidRequest, RequestTimeout, RequestTooLarge
-from pool.gateway.request import KNOWN_HEADERS, Request
+from pool.gateway.regions import Regions
+from pool.gateway.request import Request
 from pool.gateway.tcp_info import read_retransmits
 
 _WRITE_HIGH_BYTES = 256 * 1024
@@ -38,6 +39,7 @@ class Plane(Protocol):
     """The rest of the gateway, as a connection sees it."""
 
     config: Config
+    regions: Regions
     clients: "set[ClientConnection]"
     draining: bool
 
@@ -58,7 +60,8 @@ class Plane(Protocol):
 class ClientConnection(asyncio.Protocol):
     __slots__ = (
         "_deaf", "_declined", "_exchange", "_loop", "_parser", "_plane", "_queue", "_reading", "_request_bytes",
-        "_slow", "_starting", "deadline_s", "peer", "retransmits", "served", "transport",
+        "_slow", "_starting", "deadline_s", "peer", "retransmits", "served", "tells_region",
+        "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -79,6 +82,8 @@ class ClientConnection(asyncio.Protocol):
         self.served = 0
         self.deadline_s = self._loop.time() + plane.config.header_timeout_s
         self.peer = ""
+        self.tells_region = True
+        """Whether what it says of the client's region counts."""
         self.retransmits = 0
         """As they were when somebody last looked."""
 
@@ -124,6 +129,7 @@ class ClientConnection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         name = transport.get_extra_info("peername")
         self.peer = name[0] if isinstance(name, tuple) else ""
+        self.tells_region = self._plane.regions.trusts(self.peer)
         self._plane.clients.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -227,7 +233,7 @@ class ClientConnection(asyncio.Protocol):
         if request is not None and not request.method:
             request.head_bytes += len(name) + len(value) + 4
             name = name.lower()
-            if name in KNOWN_HEADERS:
+            if name in OWN_HEADERS or name in self._plane.regions.headers:
                 request.add_known_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -235,6 +241,7 @@ class ClientConnection(asyncio.Protocol):
         if request is None or request.method:
             return
         request.end_head(self._parser.get_method(), self._parser.get_http_version())
+        request.region = self._plane.regions.read(request.headers)
         if request.refusal is not None:
             # Where this request ends is in doubt, so nothing after it is read.
             self._refuse_rest(request.refusal)
