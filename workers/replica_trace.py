@@ -9,14 +9,13 @@ from typing import Any, Final
 
 from pool.domain.gauges import GaugeCell
 from pool.domain.histogram import Histogram
+from pool.domain.memory_map import tail_ratio
 from pool.ports import EngineLoad, EngineSpec
 from workers.engine_ring import Allocator, BlockMap, FinishedRequest, RingReader, Step
 from workers.plugin.sluice_engine.ring import FILE_NAME
 from workers.replica_totals import ReplicaTotals
 from workers.session_memory import SessionMemory
 
-LEAST_HELD_BLOCKS: Final = 64
-"""Under so many held blocks the tail ratio is 0: one short chat in a block of 128 tokens would read 61 %."""
 LEAST_RESERVED_BYTES: Final = 2**30
 """Under so much reserved memory the allocator's ratio says nothing and is absent."""
 RUNS_EVERY_S: Final = 2.0
@@ -141,7 +140,7 @@ class ReplicaTrace:
         cell.note("kv_held_tokens", self.map.held_tokens)
         if self.map.tail_tokens is not None:
             cell.note("kv_tail_tokens", self.map.tail_tokens)
-        if (ratio := tail_ratio(self.map)) is not None:
+        if (ratio := tail_ratio_of(self.map)) is not None:
             cell.note("kv_tail_ratio", ratio)
         if (run := self._find_largest_run(self.map)) is not None:
             cell.note("largest_free_run_blocks", run)
@@ -198,12 +197,11 @@ def count_steps(steps: list[Step]) -> dict[str, float]:
     }
 
 
-def tail_ratio(blocks: BlockMap) -> float | None:
+def tail_ratio_of(blocks: BlockMap) -> float | None:
     """Unused part of what the held blocks fit; None where the engine cannot tell it."""
-    tail, held = blocks.tail_tokens, blocks.used_blocks
-    if tail is None:
+    if (tail := blocks.tail_tokens) is None:
         return None
-    return tail / blocks.held_tokens if held >= LEAST_HELD_BLOCKS else 0.0
+    return tail_ratio(held_blocks=blocks.used_blocks, held_tokens=blocks.held_tokens, tail_tokens=tail)
 
 
 def dump_cell(cell: GaugeCell) -> dict[str, Any]:

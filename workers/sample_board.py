@@ -120,6 +120,8 @@ class SampleBoard:
 def dump_map(found: BlockMap, *, at_ms: int) -> dict[str, Any]:
     return {
         "at_ms": at_ms,
+        # Of the scan: a hung engine's map is sent anew and stays old.
+        "age_s": max(0.0, time.monotonic() - found.at_s),
         "block_size": found.block_size_tokens,
         "states": _pack(found.states),
         "owners": _pack(found.owners),
