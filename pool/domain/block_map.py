@@ -30,12 +30,12 @@ class BadBlockMap(PoolError):
 
 @dataclass(frozen=True)
 class BlockOwner:
-    """A request that holds blocks. `tail_tokens`: what its last block could still take."""
+    """A request that holds blocks. `tail_tokens`: what its last block could still take; None: it cannot be told."""
 
     id: str
     blocks: int
     tokens: int
-    tail_tokens: int
+    tail_tokens: int | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,9 @@ class BlockMap:
     """`states` and `owners` are compressed by zlib as they came: they go on to browsers as they are."""
 
     at_ms: int
+    """When it was sent, on the clock of Redis."""
+    age_s: float | None
+    """Of the engine's scan when it was sent; None: not told."""
     blocks: int
     block_tokens: int
     counts: Mapping[str, int]
@@ -51,7 +54,7 @@ class BlockMap:
     owners: bytes
     requests: tuple[BlockOwner, ...]
     free_runs: Mapping[int, int]
-    """Length of a run of free blocks (a power of two: at least so long, below the next) → how many there are."""
+    """Length of a run of free or reusable blocks (a power of two: at least so long, below the next) → how many."""
 
 
 def read_block_map(content: bytes) -> BlockMap:
@@ -67,6 +70,7 @@ def read_block_map(content: bytes) -> BlockMap:
             raise ValueError("an unknown state")
         return BlockMap(
             at_ms=int(body["at_ms"]),
+            age_s=None if body.get("age_s") is None else max(0.0, float(body["age_s"])),
             blocks=len(numbers),
             block_tokens=int(body["block_size"]),
             counts={name: numbers.count(number) for number, name in enumerate(STATES)},
@@ -109,7 +113,7 @@ def _owner(row: Mapping[str, Any]) -> BlockOwner:
         id=str(row["id"])[:LONGEST_ID],
         blocks=int(row["blocks"]),
         tokens=int(row["tokens"]),
-        tail_tokens=int(row["tail_tokens"]),
+        tail_tokens=None if row["tail_tokens"] is None else int(row["tail_tokens"]),
     )
 
 
@@ -126,6 +130,7 @@ def _runs(given: Mapping[str, Any]) -> dict[int, int]:
 def pack_block_map(
     *,
     at_ms: int,
+    age_s: float,
     block_tokens: int,
     states: bytes,
     owners: bytes,
@@ -135,6 +140,7 @@ def pack_block_map(
     """What `read_block_map` reads. `states`: a byte a block; `owners`: two a block, little-endian, NOBODY for none."""
     body = {
         "at_ms": at_ms,
+        "age_s": age_s,
         "block_size": block_tokens,
         "states": base64.b64encode(zlib.compress(states, 1)).decode(),
         "owners": base64.b64encode(zlib.compress(owners, 1)).decode(),

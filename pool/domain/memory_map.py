@@ -1,6 +1,4 @@
-"""What lies in a device's memory and in a KV cache: bands that add up to the measured total, and the two ratios of
-fragmentation, which are never mixed (KV blocks are the engine's, the allocator is torch's).
-"""
+"""What lies in a device's memory and in a KV cache: parts that add up to the measured total."""
 
 from __future__ import annotations
 
@@ -13,8 +11,6 @@ from pool.domain.gauges import Gauge
 
 FEWEST_HELD_BLOCKS: Final = 64
 """Below, the tail ratio is 0: one chat of 50 tokens in a block of 128 would read 61 %."""
-LEAST_RESERVED_BYTES: Final = 2**30
-"""Divisor of the allocator's ratio at least, so that a little that is split of a little says nothing."""
 
 
 class MemoryOwner(StrEnum):
@@ -138,15 +134,22 @@ def _told(holding: Holding) -> list[tuple[MemoryOwner, float]]:
 
 
 def read_fill(gauges: Mapping[str, Gauge]) -> KvFill | None:
-    """None where the engine did not tell all three states."""
+    """None where the engine did not tell all three states.
+
+    What is used is counted at each step, the others by a scan now and then: they share what is not used, as the scan
+    saw them.
+    """
     used, reusable, free = (gauges.get(f"kv_{name}_blocks") for name in ("used", "reusable", "free"))
-    tail, held = gauges.get("kv_tail_tokens"), gauges.get("kv_held_tokens")
+    tail, held, blocks = (gauges.get(name) for name in ("kv_tail_tokens", "kv_held_tokens", "kv_blocks"))
     if used is None or reusable is None or free is None:
         return None
+    scanned = reusable.mean + free.mean
+    rest = scanned if blocks is None else max(0.0, blocks.mean - used.mean)
+    kept = rest * reusable.mean / scanned if scanned > 0 else 0.0
     return KvFill(
         used_blocks=used.mean,
-        reusable_blocks=reusable.mean,
-        free_blocks=free.mean,
+        reusable_blocks=kept,
+        free_blocks=rest - kept,
         tail_ratio=plain_tail(tail.mean if tail else None, held.mean if held else None),
     )
 
@@ -163,11 +166,6 @@ def tail_ratio(*, held_blocks: float, held_tokens: float, tail_tokens: float) ->
     if held_blocks < FEWEST_HELD_BLOCKS or held_tokens <= 0:
         return 0.0
     return min(1.0, max(0.0, tail_tokens / held_tokens))
-
-
-def allocator_ratio(*, inactive_split_bytes: float, reserved_bytes: float) -> float:
-    """`allocator` of one sample, 0 to 1: inactive split bytes ÷ bytes that torch reserved (1 GiB at least)."""
-    return min(1.0, max(0.0, inactive_split_bytes) / max(reserved_bytes, LEAST_RESERVED_BYTES))
 
 
 def sum_parts(parts: Iterable[MemoryPart]) -> dict[MemoryOwner, int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pool.domain.gauges import Gauge, Subject
-from pool.domain.memory_map import KvFill, plain_tail, read_fill, tail_ratio
+from pool.domain.memory_map import KvFill, plain_tail, read_fill
 from pool.models import Replica, Runtime
 from pool.queries.ages import Age, age_of
 from pool.queries.cells import CellFilter, find_series, sum_counts
@@ -191,15 +191,15 @@ def _replica(
         device_uuids=tuple(row.device_uuids),
         engine_kind=kind,
         measured=age_of(samples.at, now=now),
-        kv_blocks=fill.blocks if fill else _mean(gauges, "kv_blocks"),
+        kv_blocks=_mean(gauges, "kv_blocks", fill.blocks if fill else None),
         kv_used_blocks=_mean(gauges, "kv_used_blocks"),
         kv_shared_blocks=_mean(gauges, "kv_shared_blocks"),
-        kv_reusable_blocks=_mean(gauges, "kv_reusable_blocks"),
-        kv_free_blocks=_mean(gauges, "kv_free_blocks"),
-        kv_used_ratio=fill.used_ratio if fill else None,
+        kv_reusable_blocks=fill.reusable_blocks if fill else None,
+        kv_free_blocks=fill.free_blocks if fill else None,
+        kv_used_ratio=_used_ratio(gauges),
         kv_held_tokens=_mean(gauges, "kv_held_tokens"),
         kv_tail_tokens=_mean(gauges, "kv_tail_tokens"),
-        kv_tail_ratio=_tail(gauges),
+        kv_tail_ratio=_mean(gauges, "kv_tail_ratio"),
         largest_free_run_blocks=_mean(gauges, "largest_free_run_blocks"),
         allocator_ratio=_mean(gauges, "allocator_ratio"),
         weights_bytes=_mean(gauges, "weights_bytes", _number(printed.get("model_memory_bytes"))),
@@ -220,14 +220,9 @@ def _mean(gauges: Mapping[str, Gauge], name: str, otherwise: float | None = None
     return otherwise if gauge is None else gauge.mean
 
 
-def _tail(gauges: Mapping[str, Gauge]) -> float | None:
-    told = _mean(gauges, "kv_tail_ratio")
-    held, tail, used = (
-        _mean(gauges, name) for name in ("kv_held_tokens", "kv_tail_tokens", "kv_used_blocks")
-    )
-    if told is not None or held is None or tail is None or used is None:
-        return told
-    return tail_ratio(held_blocks=used, held_tokens=held, tail_tokens=tail)
+def _used_ratio(gauges: Mapping[str, Gauge]) -> float | None:
+    used, blocks = gauges.get("kv_used_blocks"), gauges.get("kv_blocks")
+    return used.mean / blocks.mean if used and blocks and blocks.mean > 0 else None
 
 
 def _number(value: object) -> float | None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 
 from pool.domain.gauges import GAUGE_BYTES, REPLICA_GAUGES, Subject
-from pool.domain.memory_map import FEWEST_HELD_BLOCKS
 from pool.queries.ages import Age, age_of
 from pool.queries.gauges import find_subjects, list_gauge_slices
 
@@ -176,37 +175,17 @@ def _named(first: str, width: int) -> list[tuple[int, str]]:
 def _parts_of(kind: RatioKind, gauges: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
     """What is divided by what, the highest share within the cell, and how many samples it is of; 0: none."""
     if kind is RatioKind.KV_USE:
-        return _use_parts(gauges)
-    name = "kv_tail_ratio" if kind is RatioKind.KV_TAIL else "allocator_ratio"
-    told = gauges[name]
-    if kind is RatioKind.ALLOCATOR:
-        return told["total"], told["count"], told["high"], told["count"]
-    tops, bottoms, highs, counts = _tail_parts(gauges)
-    is_told = told["count"] > 0
-    return (
-        np.where(is_told, told["total"], tops),
-        np.where(is_told, told["count"], bottoms),
-        np.where(is_told, told["high"], highs),
-        np.where(is_told, told["count"], counts),
-    )
+        return _use_parts(gauges["kv_used_blocks"], gauges["kv_blocks"])
+    told = gauges["kv_tail_ratio" if kind is RatioKind.KV_TAIL else "allocator_ratio"]
+    return told["total"], told["count"], told["high"], told["count"]
 
 
-def _use_parts(gauges: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    used, reusable, free = (gauges[f"kv_{name}_blocks"] for name in ("used", "reusable", "free"))
-    counts = np.minimum(np.minimum(used["count"], reusable["count"]), free["count"])
-    is_whole = counts > 0
-    blocks = np.where(is_whole, used["total"] + reusable["total"] + free["total"], 0.0)
-    share = np.divide(used["high"] * used["count"], blocks, out=np.zeros(len(blocks)), where=blocks > 0)
-    return np.where(is_whole, used["total"], 0.0), blocks, np.minimum(share, 1.0), counts
-
-
-def _tail_parts(gauges: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
-    """Where the worker gave tokens and no ratio."""
-    used, held, tail = gauges["kv_used_blocks"], gauges["kv_held_tokens"], gauges["kv_tail_tokens"]
-    counts = np.minimum(np.minimum(held["count"], tail["count"]), used["count"])
-    is_enough = (counts > 0) & (used["total"] >= FEWEST_HELD_BLOCKS * used["count"]) & (held["total"] > 0)
-    ratios = np.divide(tail["total"], held["total"], out=np.zeros(len(counts)), where=is_enough)
-    return ratios * counts, counts, ratios, counts
+def _use_parts(used: Any, blocks: Any) -> tuple[Any, Any, Any, Any]:
+    """Use is told at each step, the size of the cache at each look: it is the same all along."""
+    size = np.divide(blocks["total"], blocks["count"], out=np.zeros(len(blocks)), where=blocks["count"] > 0)
+    counts = np.where(size > 0, used["count"], 0)
+    peak = np.divide(used["high"], size, out=np.zeros(len(size)), where=size > 0)
+    return np.where(size > 0, used["total"], 0.0), size * counts, np.minimum(peak, 1.0), counts
 
 
 def _mean_of(means: Any, counts: Any) -> float:
@@ -237,8 +216,8 @@ def _told(values: Any, counts: Any) -> tuple[float | None, ...]:
 
 
 _SPANS: Final = {
-    RatioKind.KV_USE: ("kv_used_blocks", "kv_free_blocks"),
-    RatioKind.KV_TAIL: ("kv_used_blocks", "kv_tail_ratio"),
+    RatioKind.KV_USE: ("kv_blocks", "kv_used_blocks"),
+    RatioKind.KV_TAIL: ("kv_tail_ratio", "kv_tail_ratio"),
     RatioKind.ALLOCATOR: ("allocator_ratio", "allocator_ratio"),
 }
 """The first and the last of the gauges that a kind needs: they are read as one piece."""

@@ -26,7 +26,7 @@ OWNERS = st.builds(
     id=st.text("abc-0123<&>", min_size=1, max_size=20),
     blocks=st.integers(0, 99),
     tokens=st.integers(0, 9999),
-    tail_tokens=st.integers(0, 127),
+    tail_tokens=st.one_of(st.none(), st.integers(0, 127)),
 )
 
 
@@ -57,11 +57,17 @@ def test_what_a_worker_packs_is_what_is_read(
 
     found = read_block_map(
         pack_block_map(
-            at_ms=7, block_tokens=16, states=states, owners=owners, requests=requests, free_runs=runs
+            at_ms=7,
+            age_s=0.5,
+            block_tokens=16,
+            states=states,
+            owners=owners,
+            requests=requests,
+            free_runs=runs,
         )
     )
 
-    assert (found.at_ms, found.blocks, found.block_tokens) == (7, len(states), 16)
+    assert (found.at_ms, found.age_s, found.blocks, found.block_tokens) == (7, 0.5, len(states), 16)
     assert zlib.decompress(found.states) == states
     assert zlib.decompress(found.owners) == owners
     assert found.requests == requests
@@ -90,6 +96,7 @@ def test_runs_are_counted_by_powers_of_two() -> None:
         body(requests=[{"id": "r"}]),
         body(requests=None),
         body(at_ms="soon"),
+        body(age_s="old"),
         body(block_size=None),
         body(runs_of_free=[1]),
     ],

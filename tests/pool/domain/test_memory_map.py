@@ -10,7 +10,6 @@ from pool.domain.memory_map import (
     KvFill,
     Measured,
     MemoryOwner,
-    allocator_ratio,
     read_fill,
     split_device,
     sum_parts,
@@ -132,16 +131,6 @@ def test_the_tail_of_few_blocks_is_no_fragmentation(blocks: int, held: int, tail
     assert tail_ratio(held_blocks=blocks, held_tokens=held, tail_tokens=tail) == ratio
 
 
-@pytest.mark.parametrize(
-    ("split", "reserved", "ratio"),
-    [(1, 4, 0.25), (0.5, 0.5, 0.5), (9, 4, 1.0), (-1, 4, 0.0)],
-)
-def test_the_allocator_is_measured_against_a_gib_at_least(
-    split: float, reserved: float, ratio: float
-) -> None:
-    assert allocator_ratio(inactive_split_bytes=split * GIB, reserved_bytes=reserved * GIB) == ratio
-
-
 def test_a_fill_needs_all_three_states() -> None:
     cell = GaugeCell()
     cell.note("kv_used_blocks", 5)
@@ -156,6 +145,21 @@ def test_a_fill_needs_all_three_states() -> None:
     fill = read_fill(cell.gauges)
     assert fill == KvFill(used_blocks=5, reusable_blocks=2, free_blocks=3, tail_ratio=0.1)
     assert fill.used_ratio == 0.5
+
+
+def test_a_scan_of_before_shares_out_what_is_not_used_now() -> None:
+    cell = GaugeCell()
+    for name, value in (
+        ("kv_blocks", 100),
+        ("kv_used_blocks", 60),
+        ("kv_reusable_blocks", 20),
+        ("kv_free_blocks", 60),
+    ):
+        cell.note(name, value)
+
+    fill = read_fill(cell.gauges)
+
+    assert fill == KvFill(used_blocks=60, reusable_blocks=10, free_blocks=30)
 
 
 def test_an_empty_cache_has_no_use() -> None:

@@ -60,20 +60,23 @@ def test_a_tail_of_few_blocks_is_0_and_not_missing() -> None:
     assert row.means[:3] == (0.0, 0.25, None)
 
 
-def test_a_tail_is_taken_from_tokens_where_no_ratio_came() -> None:
-    for offset, used in ((0, 63), (1, 100)):
-        cell = GaugeCell()
-        for name, value in (
-            ("kv_used_blocks", used),
-            ("kv_held_tokens", used * 16),
-            ("kv_tail_tokens", used * 4),
-        ):
-            cell.note(name, value)
-        store_sample(R1, START + offset * SECOND, cell)
+def test_steps_and_looks_may_have_told_unequally_often() -> None:
+    cell = make_cell(used=10, free=90)
+    for used in (20, 30, 60):
+        cell.note("kv_used_blocks", used)
+    store_sample(R1, START, cell)
 
-    [row] = load(RatioKind.KV_TAIL).rows
+    [row] = load(RatioKind.KV_USE).rows
 
-    assert row.means[:2] == (0.0, 0.25)
+    assert (row.means[0], row.highs[0], row.samples[0]) == (0.3, 0.6, 4)
+
+
+def test_use_of_a_cache_of_unknown_size_is_unknown() -> None:
+    cell = GaugeCell()
+    cell.note("kv_used_blocks", 4)
+    store_sample(R1, START, cell)
+
+    assert load(RatioKind.KV_USE).rows == ()
 
 
 def test_the_allocator_has_rows_only_where_cuda_is() -> None:
