@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,28 +72,47 @@ def sum_histograms(contents: Sequence[bytes], places: Sequence[int], columns: in
 
 def load_summed(series: Iterable[int], stage: str, columns: Columns) -> Summed:
     """The stage's histograms of all these series by column. 1 query."""
-    joined, lengths, places = [], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for place, content, sizes in _fetch_joined(series, stage, columns):
-        joined.append(content)
-        lengths.append(np.array(sizes, dtype=np.int64))
-        places.append(np.full(len(sizes), place))
-    return _sum_joined(b"".join(joined), np.concatenate(lengths), np.concatenate(places), columns.count)
+    rows = _fetch_joined(series, stage, columns, by="0")
+    return _sum_rows([(column, content, sizes) for _, column, content, sizes in rows], columns.count)
 
 
-def _fetch_joined(series: Iterable[int], stage: str, columns: Columns) -> list[tuple[int, bytes, list[int]]]:
-    """(column, its histograms one after the other, the length of each). The database joins them, and the bytes come as
-    they are: row by row and as text they would take longer to read than to add up."""
+def load_by_group(groups: Mapping[int, int], count: int, stage: str, columns: Columns) -> list[Summed]:
+    """The stage's histograms by group and column. `groups`: series → one of `count` groups. 1 query."""
+    rows = _fetch_joined(groups, stage, columns, by="series_id")
+    placed = [
+        (groups[series] * columns.count + column, content, sizes) for series, column, content, sizes in rows
+    ]
+    summed = _sum_rows(placed, count * columns.count)
+    parts = [slice(group * columns.count, (group + 1) * columns.count) for group in range(count)]
+    return [Summed(summed.counts[part], summed.sums_s[part]) for part in parts]
+
+
+def _fetch_joined(
+    series: Iterable[int], stage: str, columns: Columns, *, by: str
+) -> list[tuple[int, int, bytes, list[int]]]:
+    """(`by`, column, its histograms one after the other, the length of each). The database joins them, and the bytes
+    come as they are: row by row and as text they would take longer to read than to add up."""
     table = RESOLUTIONS[columns.resolution_s][0]._meta.db_table
     content = connection.ops.quote_name(stage)
     statement = f"""
-        SELECT floor(extract(epoch FROM at - %s) / %s)::int, string_agg({content}, ''::bytea),
+        SELECT {by}, floor(extract(epoch FROM at - %s) / %s)::int, string_agg({content}, ''::bytea),
                array_agg(octet_length({content}))
-        FROM {table} WHERE series_id = ANY(%s) AND at >= %s AND at < %s AND {content} <> ''::bytea GROUP BY 1"""
+        FROM {table} WHERE series_id = ANY(%s) AND at >= %s AND at < %s AND {content} <> ''::bytea GROUP BY 1, 2"""
     values = [columns.start, columns.step_s, list(series), columns.start, columns.end]
     with connection.cursor() as cursor, psycopg.Cursor(cursor.connection) as plain:
         plain.execute(statement, values, binary=True)
-        rows: list[tuple[int, bytes, list[int]]] = plain.fetchall()
+        rows: list[tuple[int, int, bytes, list[int]]] = plain.fetchall()
         return rows
+
+
+def _sum_rows(rows: Sequence[tuple[int, bytes, list[int]]], columns: int) -> Summed:
+    sizes = [np.array(row[2], dtype=np.int64) for row in rows]
+    places = np.repeat(
+        np.array([row[0] for row in rows], dtype=np.int64),
+        np.array([len(size) for size in sizes], dtype=np.int64),
+    )
+    lengths = np.concatenate([*sizes, np.empty(0, np.int64)])
+    return _sum_joined(b"".join([row[1] for row in rows]), lengths, places, columns)
 
 
 def _sum_joined(
