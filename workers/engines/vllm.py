@@ -14,6 +14,7 @@ from pool.domain.profiles import EngineSettings, parse_settings
 from pool.domain.start_errors import StartFailure, classify_failure
 from pool.ports import Command, EngineHealth, EngineLoad, EngineSpec, ForkPlan, PrintedFigures
 from workers.engines import http, metrics, printed
+from workers.engines.profiling import profile_folder, profiler_config
 from workers.plugin.sluice_engine.ring import FILE_NAME, RING_VARIABLE
 
 ENTRY_MODULE = "vllm.entrypoints.launchers.api_server.entry"
@@ -160,6 +161,7 @@ def _flags(spec: EngineSpec, settings: EngineSettings) -> Iterator[str]:
     yield from _address_flags(spec)
     yield from ("--shutdown-timeout", "0", "--enable-prompt-tokens-details", "--disable-uvicorn-access-log")
     yield from ("--allowed-media-domains", NO_MEDIA_DOMAIN)
+    yield from ("--profiler-config", profiler_config(profile_folder(spec)))
     yield from ("--dtype", settings.dtype)
     for name, flag in _VALUE_FLAGS.items():
         value = getattr(settings, name)

@@ -167,6 +167,17 @@ def test_the_sockets_of_an_engines_processes_lie_in_its_own_folder(tmp_path: Pat
     assert "VLLM_RPC_BASE_PATH" not in VllmDriver().build_command(far).env
 
 
+def test_each_engine_writes_its_steps_and_profiles_into_its_own_folder(tmp_path: Path) -> None:
+    spec = make_spec(tmp_path)
+    command = VllmDriver().build_command(spec)
+
+    assert command.env["SLUICE_ENGINE_RING"] == f"{spec.directory}/steps.ring"
+    profiler = json.loads(flags_of(spec)["--profiler-config"])
+    assert profiler["torch_profiler_dir"] == f"{spec.directory}/profile"
+    assert profiler["ignore_frontend"]
+    assert not profiler["torch_profiler_with_stack"]
+
+
 def test_caches_are_kept_per_release_and_their_state_is_told(tmp_path: Path) -> None:
     spec = make_spec(tmp_path)
 

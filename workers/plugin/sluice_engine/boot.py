@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 from typing import Any
 
-from sluice_engine.hook import install_hook
 from sluice_engine.secret import mask_output
 
 FORK_VARIABLE = "SLUICE_ENGINE_FORK"
@@ -28,7 +28,11 @@ def install() -> None:
     die_with_parent()
     if os.environ.get(FORK_VARIABLE) == "1":
         fork_children()
-    install_hook()
+    with contextlib.suppress(Exception):
+        # Imported here: what this engine's version breaks in it must not cost the death signal above.
+        from sluice_engine.hook import install_hook
+
+        install_hook()
 
 
 def die_with_parent() -> None:

@@ -1,0 +1,125 @@
+"""A profiler's run over a few steps of a serving engine, on demand: start, wait for the steps, stop, read, reduce.
+
+By vLLM's own routes, which the driver switches on (they cost nothing until they are used: the profiler is made at the
+first start). While it runs the engine is slower, by about a half on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pool.domain.errors import PoolError
+from pool.ports import EngineSpec
+from workers.engines import http
+from workers.engines.trace import MAX_STEPS, Profile, reduce_trace
+
+FOLDER: Final = "profile"
+# Of JSON; in memory about eight times as much. Fifty steps of a model of 30 layers on the CPU are 30 MiB.
+MAX_TRACE_BYTES: Final = 192 * 2**20
+STOP_TIMEOUT_S: Final = 120.0
+POLL_S: Final = 0.1
+
+
+class ProfileFailed(PoolError):
+    """No profile could be made of this engine now."""
+
+    code: ClassVar[str] = "profile_failed"
+
+
+def profile_folder(spec: EngineSpec) -> str:
+    return f"{spec.directory}/{FOLDER}"
+
+
+def profiler_config(folder: str) -> str:
+    """The value of `--profiler-config`: the device's and the engine core's operations, without Python's stacks (which
+    would name files and slow the engine), and without the API server."""
+    return json.dumps(
+        {
+            "profiler": "torch",
+            "torch_profiler_dir": folder,
+            "torch_profiler_with_stack": False,
+            "torch_profiler_dump_cuda_time_total": False,
+            "ignore_frontend": True,
+        }
+    )
+
+
+def profile_engine(
+    address: str,
+    *,
+    engine_key: str,
+    folder: str,
+    steps: int = 20,
+    limit_s: float = 30.0,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Profile:
+    """Blocks until `steps` (1 to 50) steps were seen, at most `limit_s` and the time of the engine's writing.
+
+    Raises ProfileFailed: no steps came, the engine refuses, the trace is too large. Leaves no file behind.
+    """
+    if not 1 <= steps <= MAX_STEPS:
+        raise ProfileFailed(f"A profile takes 1 to {MAX_STEPS} steps.", steps=steps)
+    prefix = f"p{secrets.token_hex(6)}"
+    try:
+        _post(address, "/start_profile", engine_key, {"profile_prefix": prefix, "max_iterations": steps})
+        try:
+            deadline = clock() + limit_s
+            while not _find_traces(folder, prefix) and clock() < deadline:
+                sleep(POLL_S)
+        finally:
+            _post(address, "/stop_profile", engine_key, {})
+        return _read_profile(folder, prefix)
+    finally:
+        _clear(folder, prefix)
+
+
+def _post(address: str, path: str, engine_key: str, body: dict[str, Any]) -> None:
+    try:
+        answer = http.call(address, path, engine_key=engine_key, body=body, timeout_s=STOP_TIMEOUT_S)
+    except http.EngineUnreachable as exc:
+        raise ProfileFailed("The engine does not answer its profiler's routes.", path=path) from exc
+    if answer.status == 404:
+        raise ProfileFailed("This engine was started without a profiler. Restart the replica.", path=path)
+    if answer.status != 200:
+        raise ProfileFailed(
+            "The engine refused; another profile may be running.", path=path, status=answer.status
+        )
+
+
+def _find_traces(folder: str, prefix: str) -> list[Path]:
+    return sorted(Path(folder).glob(f"{prefix}_*.pt.trace.json*"))
+
+
+def _read_profile(folder: str, prefix: str) -> Profile:
+    """Of the first worker: with several devices they do the same side by side."""
+    traces = _find_traces(folder, prefix)
+    if not traces:
+        raise ProfileFailed("The engine wrote no trace: no step ran while the profiler was on.")
+    try:
+        return reduce_trace(_read_events(traces[0]))
+    except (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError) as exc:
+        raise ProfileFailed(f"The trace cannot be read: {exc}") from exc
+
+
+def _read_events(path: Path) -> Iterator[Mapping[str, Any]]:
+    with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as unpacked:
+        content = (unpacked if path.suffix == ".gz" else raw).read(MAX_TRACE_BYTES + 1)
+    if len(content) > MAX_TRACE_BYTES:
+        raise ProfileFailed("The trace is too large. Profile fewer steps.", limit_bytes=MAX_TRACE_BYTES)
+    events = json.loads(content)["traceEvents"]
+    del content
+    yield from (event for event in events if isinstance(event, dict))
+
+
+def _clear(folder: str, prefix: str) -> None:
+    for path in Path(folder).glob(f"{prefix}_*"):
+        with contextlib.suppress(OSError):
+            path.unlink()
