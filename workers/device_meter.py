@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pool.domain.gauges import GaugeCell
+from pool.domain.prometheus import Page
 from pool.ports import DeviceFacts
 from workers.gpm import BandwidthMeter
 
@@ -28,10 +29,27 @@ AGAIN_S = 60.0
 SLOW_CALL_S = 0.05
 """A call beyond this is asked for once a second only: it must not crowd out the others."""
 KEPT_SECONDS = 30
-_IDLE = 1
-"""nvmlClocksEventReasonGpuIdle: the clock is low because there is nothing to do; no throttling."""
+LEAVES_AFTER_S = 10.0
 _HELD_BACK = 4 | 8 | 32 | 64 | 128
-"""Software power cap, hardware slowdown, thermal slowdowns, power brake (nvml.h, ClocksEventReasons)."""
+"""Software power cap, hardware slowdown, thermal slowdowns, power brake (nvml.h, ClocksEventReasons). An idle GPU's low
+clock (1) and what an operator set are no throttling."""
+SERIES = {
+    "utilization_ratio": "sluice_device_utilization_ratio",
+    "memory_activity_ratio": "sluice_device_memory_activity_ratio",
+    "memory_total_bytes": "sluice_device_memory_total_bytes",
+    "memory_used_bytes": "sluice_device_memory_used_bytes",
+    "memory_ours_bytes": "sluice_device_memory_ours_bytes",
+    "memory_foreign_bytes": "sluice_device_memory_foreign_bytes",
+    "pcie_tx_bytes_per_s": "sluice_device_pcie_tx_bytes_per_second",
+    "pcie_rx_bytes_per_s": "sluice_device_pcie_rx_bytes_per_second",
+    "sm_clock_hz": "sluice_device_sm_clock_hertz",
+    "memory_clock_hz": "sluice_device_memory_clock_hertz",
+    "temperature_c": "sluice_device_temperature_celsius",
+    "power_w": "sluice_device_power_watts",
+    "throttled": "sluice_device_throttled_ratio",
+    "bandwidth_ratio": "sluice_device_bandwidth_ratio",
+}
+"""Name among DEVICE_GAUGES → series of `/metrics`."""
 
 Second = tuple[float, dict[str, GaugeCell], dict[str, float]]
 """Its middle on the monotonic clock; readings by UUID; the slowest call of it in seconds by UUID."""
@@ -79,6 +97,7 @@ class DeviceMeter(threading.Thread):
         self._retry_at = 0.0
         self._reading = 0
         self.newest: dict[str, GaugeCell] = {}
+        self.newest_at = 0.0
         self.newest_slowest: dict[str, float] = {}
         self.stopping = threading.Event()
 
@@ -104,6 +123,16 @@ class DeviceMeter(threading.Thread):
             self._seconds.clear()
         return taken
 
+    def fill(self, page: Page, *, node: str) -> None:
+        """The newest whole second, unless it is over for long: then the devices are not read any more."""
+        if self._clock() - self.newest_at > LEAVES_AFTER_S:
+            return
+        for uuid, cell in sorted(self.newest.items()):
+            for name, metric in SERIES.items():
+                found = cell.gauges.get(name)
+                page.set(metric, None if found is None else found.mean, node=node, device=uuid)
+            page.set("sluice_device_read_seconds", self.newest_slowest.get(uuid), node=node, device=uuid)
+
     def read_once(self) -> None:
         now = self._clock()
         if self._devices is None or (not self._devices and now >= self._retry_at):
@@ -124,7 +153,7 @@ class DeviceMeter(threading.Thread):
         if closed:
             with self._lock:
                 self._seconds.append(((self._open_since + now) / 2, closed, slowest))
-            self.newest, self.newest_slowest = closed, slowest
+            self.newest, self.newest_slowest, self.newest_at = closed, slowest, now
         self._open_since = now
 
     def _ask_device(self, device: Watched) -> None:

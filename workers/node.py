@@ -57,6 +57,7 @@ from workers.sample_board import SampleBoard
 from workers.sample_publisher import SamplePublisher
 from workers.sampling import HostDevices, Sampler
 from workers.supervisor import NodeTaken, Supervisor
+from workers.switch_metrics import fill_switches
 from workers.wake import WAKE
 
 logger = logging.getLogger(__name__)
@@ -163,6 +164,7 @@ class Worker:
                 load_nvml(), our_pids=self._our_pids, read_host=lambda: self.inventory.list_devices()[0]
             ),
             list_engines=self.supervisor.list_watched,
+            list_devices=lambda: self.sampler.newest,
             list_processes=lambda: read_processes(self.config.data_dir),
         )
 
@@ -173,6 +175,7 @@ class Worker:
     def _fill_metrics(self, page: Page) -> None:
         self.publisher.fill(page)
         fill_loops(page, self.loops)
+        fill_switches(page, self.node, timezone.now())
 
     def _ensure_host(self) -> NodeHost:
         self.config.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)

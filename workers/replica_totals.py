@@ -46,7 +46,6 @@ class ReplicaTotals:
     lost_before: int = 0
     missing: str = ""
     device_ratios: dict[str, float] = field(default_factory=dict)
-    switch_s: float | None = None
 
     def add(
         self, cell: GaugeCell, steps: Iterable[Step], finished: Iterable[FinishedRequest], *, lost_steps: int
@@ -88,7 +87,6 @@ class ReplicaTotals:
         page.set("memory_fragmentation_ratio", self._gauge("allocator_ratio"), **labels, kind="allocator")
         for device, ratio in sorted(self.device_ratios.items()):
             page.set("gpu_mem_allocated_ratio", ratio, **labels, device=device)
-        page.set("model_switch_duration_seconds", self.switch_s, **labels)
         blocks = self._gauge("kv_blocks")
         if blocks:
             for name in ("used", "reusable"):

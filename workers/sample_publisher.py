@@ -13,7 +13,7 @@ from django.db import close_old_connections
 
 from pool.domain.gauges import GaugeCell
 from pool.domain.prometheus import Page
-from pool.ports import EngineLoad, EngineSpec
+from pool.ports import DeviceFacts, EngineLoad, EngineSpec
 from workers.device_meter import DeviceMeter
 from workers.engine_ring import FinishedRequest
 from workers.replica_totals import TotalsBoard
@@ -38,13 +38,15 @@ STATE_GAUGES: Final = (
 
 @dataclass
 class SamplePublisher:
-    """`list_engines`: what runs on this node now. `list_processes`: other processes of the installation, by name."""
+    """`list_engines`: what runs on this node now. `list_processes`: other processes of the installation, by name.
+    `list_devices`: as they were measured last."""
 
     node: str
     board: SampleBoard
     meter: DeviceMeter
     list_engines: Callable[[], Iterable[WatchedEngine]]
     list_processes: Callable[[], Mapping[str, Mapping[str, float]]] = dict
+    list_devices: Callable[[], Iterable[DeviceFacts]] = tuple
     clock: Callable[[], float] = time.monotonic
     traces: dict[tuple[str, int], ReplicaTrace] = field(default_factory=dict)
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -83,6 +85,7 @@ class SamplePublisher:
     def fill(self, page: Page) -> None:
         """The series of this node's engines, devices and of this publisher."""
         self.totals.fill(page)
+        self.meter.fill(page, node=self.node)
         page.set("sluice_samples_sent_total", self.board.sent, node=self.node)
         page.set("sluice_samples_dropped_total", self.board.dropped, node=self.node)
         page.set("sluice_sample_pass_seconds", self.pass_s, node=self.node)
@@ -132,6 +135,8 @@ class SamplePublisher:
             if (load := self._loads.get(key)) is not None:
                 trace.note_load(load)
             cell, requests = trace.look(with_memory=with_memory)
+            if with_memory:
+                trace.totals.device_ratios = find_shares(trace.engine.members, self.list_devices())
             finished += requests
             names = self._describe(trace)
             # Half a look: what a sample tells happened between the last one and this one.
@@ -188,6 +193,17 @@ class SamplePublisher:
                     maps[replica] = found
         if maps:
             self.board.put_maps(maps)
+
+
+def find_shares(members: Iterable[int], devices: Iterable[DeviceFacts]) -> dict[str, float]:
+    """Part of each device's memory that these processes hold, by UUID. Absent where it is not told of one of them."""
+    pids = frozenset(members)
+    shares = {}
+    for device in devices:
+        held = [process.used_bytes for process in device.processes if process.pid in pids]
+        if held and device.memory_total_bytes and None not in held:
+            shares[device.uuid] = sum(used or 0 for used in held) / device.memory_total_bytes
+    return shares
 
 
 def _newest_of(cell: GaugeCell) -> dict[str, float]:

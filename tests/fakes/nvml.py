@@ -18,9 +18,17 @@ class FakeNvml:
     NVML_P2P_CAPS_INDEX_NVLINK = 2
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
+    NVML_CLOCK_SM = 1
+    NVML_CLOCK_MEM = 2
+    NVML_PCIE_UTIL_TX_BYTES = 0
+    NVML_PCIE_UTIL_RX_BYTES = 1
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_GPM_METRIC_DRAM_BW_UTIL = 10
+    NVML_ERROR_NOT_SUPPORTED = 3
 
     def __init__(self, recording: dict[str, Any]) -> None:
         self._recording = recording
+        self._samples = 0
         self.open = 0
 
     nvmlEventTypeXidCriticalError = 8
@@ -61,7 +69,36 @@ class FakeNvml:
         return SimpleNamespace(**self._field(handle, "memory"))
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return SimpleNamespace(gpu=self._field(handle, "utilization"))
+        activity = self._recording["devices"][handle].get("memory_activity", 0)
+        return SimpleNamespace(gpu=self._field(handle, "utilization"), memory=activity)
+
+    def nvmlDeviceGetPcieThroughput(self, handle: int, counter: int) -> Any:
+        return self._field(handle, "pcie")[counter]
+
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> Any:
+        return self._field(handle, "clocks")[str(clock)]
+
+    def nvmlGpmQueryDeviceSupport(self, handle: int) -> Any:
+        return SimpleNamespace(isSupportedDevice=self._field(handle, "gpm_supported"))
+
+    def nvmlGpmSampleAlloc(self) -> Any:
+        return SimpleNamespace(taken=0)
+
+    def nvmlGpmSampleGet(self, handle: int, sample: Any) -> Any:
+        self._samples += 1
+        sample.taken = self._samples
+        return sample
+
+    def c_nvmlGpmMetricsGet_t(self) -> Any:
+        metric = SimpleNamespace(metricId=0, nvmlReturn=0, value=0.0)
+        return SimpleNamespace(version=0, numMetrics=0, sample1=None, sample2=None, metrics=[metric])
+
+    def nvmlGpmMetricsGet(self, query: Any) -> Any:
+        """The recorded bandwidth, if the samples stand in the order in which they were taken."""
+        if query.sample1.taken + 1 != query.sample2.taken:
+            raise NVMLError("invalid argument")
+        query.metrics[0].value = self._recording["devices"][0]["bandwidth"]
+        return query
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return [
@@ -86,6 +123,7 @@ class FakeNvml:
             "nvmlDeviceGetUUID": "uuid",
             "nvmlDeviceGetName": "name",
             "nvmlDeviceGetPowerUsage": "power",
+            "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle",
             "nvmlDeviceGetRetiredPagesPendingStatus": "retired_pending",
             "nvmlDeviceGetRemappedRows": "remapped",
         }
