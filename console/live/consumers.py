@@ -62,7 +62,11 @@ class WatchConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         if not await self._may():
             await self.close(code=SIGNED_OUT)
             return
-        self.watch = await self.open_watch()
+        try:
+            self.watch = await self.open_watch()
+        except PoolError as error:
+            await self.close(code=close_code_for(error))
+            return
         self._pump = asyncio.create_task(self._send_frames())
 
     async def disconnect(self, code: int) -> None:
