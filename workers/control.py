@@ -18,7 +18,9 @@ from pool.env import env_int
 from pool.metrics_listener import MetricsListener, make_address
 from pool.reconcilers import gateways, nodes, replicas
 from pool.reconcilers.loop import Listener, Loop, monotonic_watch
+from pool.reconcilers.slo import SloPass
 from pool.services.delivery import connect
+from pool.services.notices import send_due
 from pool.services.wakeups import list_probe_targets, note_probe_sent
 from workers.celery_main import run_celery, start_beat
 from workers.control_metrics import fill_control
@@ -33,6 +35,8 @@ def main() -> int:
         Loop("nodes", nodes.make_pass(monotonic_watch())),
         Loop("gateways", lambda now: gateways.run_pass(now, client=client)),
         Loop("probes", send_probes, longest_wait_s=2.0),
+        Loop("slo", SloPass()),
+        Loop("notices", send_due),
     ]
     listener, beats = Listener(WAKE.loops), gateways.BeatReader(settings.REDIS_URL)
     for loop in WAKE.loops:

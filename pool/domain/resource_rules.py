@@ -18,7 +18,10 @@ from pool.domain.histogram import Histogram
 from pool.domain.ladder import Step
 
 GOLDEN_SAMPLES: Final = 500
-PREFIX_SAMPLES: Final = 1000
+PREFIX_SAMPLES: Final = 100_000
+"""Prompt tokens within ten minutes."""
+HOT_HIT_RATIO: Final = 0.3
+"""A lane whose prompts share less is not hot: there is nothing to hit."""
 ALLOCATOR_FLOOR_BYTES: Final = 1024**3
 """Below this much reserved memory the allocator's ratio says nothing."""
 

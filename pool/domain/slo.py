@@ -100,6 +100,7 @@ class Window:
     ttft: Histogram = field(default_factory=Histogram)
     long_ttft: Histogram = field(default_factory=Histogram)
     """Of prompts over 8,192 tokens, which are part of `ttft` too."""
+    long_requests: int = 0
 
 
 TEMPLATES: Final[Mapping[str, Mapping[str, Any]]] = {

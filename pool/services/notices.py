@@ -18,7 +18,8 @@ from pool.services.webhook_client import Refused, Undelivered, post_signed
 
 WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 1800, 3600))
 """Between one try and the next; after the last the notice is given up."""
-MOST_PER_PASS: Final = 20
+MOST_PER_PASS: Final = 4
+"""Each may take a quarter of a minute, and the loop keeps its lease by coming back."""
 MOST_WAITING: Final = 1000
 """Of one webhook: a receiver that is away for days is not told everything at once afterwards."""
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from pool.domain.ladder import AVAILABLE, LASTS, VALUES, Step
-from pool.models import Alert, Lane, Model, Restriction
+from pool.models import Lane, Model, Restriction
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
@@ -36,7 +36,7 @@ def restrict(
     *,
     actor: Actor,
     now: datetime,
-    alert: Alert | None = None,
+    alert: int | None = None,
     dry_run: bool = False,
 ) -> Restriction:
     """Gates obey within a second or two. One of the same kind that holds already is prolonged, never shortened."""
@@ -59,7 +59,7 @@ def restrict(
                 value=VALUES.get(Step(wish.kind), 0.0) if wish.value is None else wish.value,
                 until=until,
                 reason=wish.reason[:300],
-                alert=alert,
+                alert_id=alert,
                 dry_run=dry_run,
                 made_by=actor.name,
                 created_at=now,
