@@ -73,13 +73,22 @@ class BringUp:
         self._start_servers(console)
         self._prepare_console(console)
         self._start(console, "web", "control", "telemetry")
-        self._start(console, "gateway", **name_compiled(compiled.result()))
+        # A first start waits for no compiler: until it is done, the gateway runs from its sources.
+        was_compiled = compiled.done()
+        self._start(console, "gateway", **name_compiled(compiled.result() if was_compiled else None))
         self._wait_running("web", "gateway")
         self._progress.say(f"The console is up at {self._installation.local_web_url}")
         self._start_worker(console, parts.result() if parts else None)
         if self._installation.has_demo:
             self._register_demo(console, model.result() if model else None)
         self._wait_running("control", "telemetry", "worker")
+        if not was_compiled:
+            self._take_compiled(console, compiled.result())
+
+    def _take_compiled(self, console: Environment, folder: Path | None) -> None:
+        if folder is not None:
+            self._start(console, "gateway", **name_compiled(folder))
+            self._wait_running("gateway")
 
     def _prepare_engine(self) -> EngineParts:
         environment = ensure_engine(self._progress)

@@ -58,6 +58,8 @@ class Managed:
     delay_s: float = FIRST_DELAY_S
     restarts: int = 0
     reason: str = ""
+    is_leaving: bool = False
+    """It was asked to end, and comes back at once by its newest spec."""
 
     def enter(self, phase: str, reason: str = "") -> None:
         self.phase, self.reason, self.since = phase, reason, format_now()
@@ -100,6 +102,7 @@ class Supervisor:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
     def start(self, spec: ProcessSpec) -> None:
+        """One of this name that runs already ends in its own time, and the next is as `spec` says."""
         self._asked.put(spec)
         self.wake()
 
@@ -109,7 +112,7 @@ class Supervisor:
         deadline = time.monotonic() + timeout_s
         while not self._stop.wait(BUSY_TICK_S):
             managed = self._managed.get(name)
-            if managed and managed.phase == "running":
+            if managed and managed.phase == "running" and self._asked.empty():
                 return
             died = managed is not None and managed.restarts >= patience
             if died or time.monotonic() > deadline:
@@ -167,8 +170,15 @@ class Supervisor:
                 spec = self._asked.get_nowait()
             except queue.Empty:
                 return
-            self._managed[spec.name] = managed = Managed(spec)
-            self._spawn(managed)
+            known = self._managed.get(spec.name)
+            if known is None or known.process is None:
+                self._managed[spec.name] = managed = Managed(spec)
+                self._spawn(managed)
+            else:
+                known.spec, known.is_leaving = spec, True
+                known.process.send_signal(spec.stop_signal)
+                known.enter("leaving")
+                self._dirty = True
 
     def _spawn(self, managed: Managed) -> None:
         spec = managed.spec
@@ -196,7 +206,11 @@ class Supervisor:
         code = managed.process.poll()
         if code is not None:
             managed.process = None
-            self._back_off(managed, describe_exit(code))
+            if managed.is_leaving:
+                managed.is_leaving = False
+                self._spawn(managed)
+            else:
+                self._back_off(managed, describe_exit(code))
         elif managed.phase == "starting" and _is_up(managed):
             managed.enter("running")
             self._dirty = True

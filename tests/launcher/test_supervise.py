@@ -1,5 +1,6 @@
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,22 @@ def test_what_dies_is_started_again(layout: Layout) -> None:
         record = find(supervisor, "web")
         assert record
         assert record.restarts == 1
+
+
+def test_a_newer_spec_replaces_what_runs_without_counting_a_crash(layout: Layout) -> None:
+    with run_supervisor(layout) as supervisor:
+        supervisor.start(make_spec("gateway"))
+        supervisor.wait_running("gateway", timeout_s=10)
+        first = find_pid(supervisor, "gateway")
+
+        supervisor.start(replace(make_spec("gateway"), env={**os.environ, "SLUICE_TEST_NEWER": "yes"}))
+        wait_until(lambda: find_pid(supervisor, "gateway") not in (None, first))
+
+        pid = find_pid(supervisor, "gateway")
+        assert b"SLUICE_TEST_NEWER=yes" in Path(f"/proc/{pid}/environ").read_bytes()
+        record = find(supervisor, "gateway")
+        assert record is not None
+        assert record.restarts == 0
 
 
 def test_what_a_process_makes_is_nobody_elses_whatever_the_callers_umask(layout: Layout) -> None:
