@@ -35,7 +35,8 @@ _REDIS_TIMEOUT_S = 0.4
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _FACTS_S = 0.2
 _FACTS_BATCH = 2000
-_FACTS_STREAM_LENGTH = 100_000
+# In Redis' bounded memory, at about 1 kB each; telemetry cuts off what it has stored.
+_MOST_FACTS_KEPT = 60_000
 
 
 class Delivery:
@@ -55,6 +56,7 @@ class Delivery:
         self._last_sign_s = float("-inf")
         self._next_beat_s = 0.0
         self._next_facts_s = 0.0
+        self._usual_batch = 1.0
         self._next_state_s = 0.0
 
     @property
@@ -154,10 +156,11 @@ class Delivery:
 
     async def _send_facts(self, client: "redis.asyncio.Redis", prefix: str) -> None:
         batch = self._plane.facts.take(_FACTS_BATCH)
+        self._usual_batch += (len(batch) - self._usual_batch) / 16
+        # The stream counts entries, the memory facts.
+        length = int(_MOST_FACTS_KEPT / max(1.0, self._usual_batch))
         try:
-            await client.xadd(
-                f"{prefix}:facts", {"b": orjson.dumps(batch)}, maxlen=_FACTS_STREAM_LENGTH, approximate=True
-            )
+            await client.xadd(f"{prefix}:facts", {"b": orjson.dumps(batch)}, maxlen=length, approximate=True)
         except (RedisError, OSError, TimeoutError):
             # It may have arrived: counting it as lost is better than counting it twice.
             self._plane.facts.drop(len(batch))

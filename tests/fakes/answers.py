@@ -33,11 +33,18 @@ def fatal_log(reason: str, *, pid: int) -> str:
 
 
 def words_of(switches: Switches, body: dict[str, Any]) -> list[str]:
-    text = GARBAGE if switches.variant == "garbage" else switches.text
-    words = [word + " " for word in text.split(" ")]
-    wanted = switches.chunks or len(words)
+    words = [word + " " for word in _text_of(switches).split(" ")]
+    wanted = _wanted(switches)
     limit = body.get("max_completion_tokens") or body.get("max_tokens") or wanted
     return [words[index % len(words)] for index in range(min(wanted, int(limit)))]
+
+
+def _text_of(switches: Switches) -> str:
+    return GARBAGE if switches.variant == "garbage" else switches.text
+
+
+def _wanted(switches: Switches) -> int:
+    return switches.chunks or len(_text_of(switches).split(" "))
 
 
 def prompt_of(body: dict[str, Any]) -> str:
@@ -89,6 +96,7 @@ class Answer:
         self.cached = cached
         self.chat = chat
         self.words = words_of(switches, body)
+        self.reason = "stop" if len(self.words) >= _wanted(switches) else "length"
         self.prompt_tokens = count_tokens(prompt_of(body))
         self.wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
         kind = "chat.completion" if chat else "text_completion"
@@ -98,7 +106,7 @@ class Answer:
     def plain(self) -> bytes:
         text = "".join(self.words)
         said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": "stop"}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": self.reason}
         answer: dict[str, Any] = {**self._frame, "choices": [choice]}
         if self.switches.usage != "none":
             answer["usage"] = usage_of(self.prompt_tokens, len(self.words), cached=self.cached)

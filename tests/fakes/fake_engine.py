@@ -242,7 +242,7 @@ class FakeEngine:
             self.tokens += 1
             # Yields even at 0, so that each chunk is a write of its own.
             await asyncio.sleep(self.switches.gap_s)
-        await connection.end_stream(answer.ending("stop", spoken=len(answer.words)))
+        await connection.end_stream(answer.ending(answer.reason, spoken=len(answer.words)))
 
     async def _fails_at(self, connection: "_Connection", index: int) -> bool:
         await self._moves.wait()
