@@ -24,7 +24,9 @@ async def ask_one(rig: Rig, **fields: Any) -> dict[str, Any]:
 
 
 def sum_stages(fact: dict[str, Any]) -> float:
-    return sum(fact[name] for name in ("tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s"))
+    return float(
+        sum(fact[name] for name in ("tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s"))
+    )
 
 
 @pytest.mark.parametrize("stream", [True, False])
