@@ -52,12 +52,17 @@ class Cell:
     stages: dict[str, Histogram] = field(default_factory=dict)
 
     def add(self, other: Cell) -> None:
+        """`other` stays as it is, and shares nothing with this one."""
+        counts, sums, outcomes, stages = self.counts, self.sums, self.outcomes, self.stages
         for name, count in other.counts.items():
-            self.counts[name] = self.counts.get(name, 0) + count
+            counts[name] = counts.get(name, 0) + count
         for name, seconds in other.sums.items():
-            self.sums[name] = self.sums.get(name, 0.0) + seconds
+            sums[name] = sums.get(name, 0.0) + seconds
         for code, count in other.outcomes.items():
-            self.outcomes[code] = self.outcomes.get(code, 0) + count
+            outcomes[code] = outcomes.get(code, 0) + count
         for stage, histogram in other.stages.items():
-            mine = self.stages.get(stage)
-            self.stages[stage] = histogram if mine is None else mine.merge(histogram)
+            mine = stages.get(stage)
+            if mine is None:
+                stages[stage] = histogram.copy()
+            else:
+                mine.absorb(histogram)

@@ -61,7 +61,10 @@ class Gauge:
         return self.total / self.count
 
     def add(self, other: Gauge) -> None:
-        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        if other.low < self.low:
+            self.low = other.low
+        if other.high > self.high:
+            self.high = other.high
         self.total += other.total
         self.count += other.count
 
@@ -100,17 +103,28 @@ class GaugeCell:
         self.counters[name] = self.counters.get(name, 0.0) + increase
 
     def add(self, other: GaugeCell) -> None:
+        """`other` stays as it is, and shares nothing with this one."""
+        gauges, counters, steps = self.gauges, self.counters, self.steps
         for name, gauge in other.gauges.items():
-            mine = self.gauges.get(name)
+            mine = gauges.get(name)
             if mine is None:
-                self.gauges[name] = Gauge(gauge.low, gauge.total, gauge.high, gauge.count)
-            else:
-                mine.add(gauge)
+                gauges[name] = Gauge(gauge.low, gauge.total, gauge.high, gauge.count)
+                continue
+            # As `Gauge.add`: the call would double the time of what is done most often.
+            if gauge.low < mine.low:
+                mine.low = gauge.low
+            if gauge.high > mine.high:
+                mine.high = gauge.high
+            mine.total += gauge.total
+            mine.count += gauge.count
         for name, increase in other.counters.items():
-            self.count(name, increase)
+            counters[name] = counters.get(name, 0.0) + increase
         for step, histogram in other.steps.items():
-            before = self.steps.get(step)
-            self.steps[step] = histogram if before is None else before.merge(histogram)
+            before = steps.get(step)
+            if before is None:
+                steps[step] = histogram.copy()
+            else:
+                before.absorb(histogram)
 
 
 def pack_gauges(gauges: Mapping[str, Gauge], names: Sequence[str]) -> bytes:

@@ -9,6 +9,8 @@ import math
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
 
 GAMMA = 1.02
 LOWEST_S = 1e-4
@@ -19,6 +21,11 @@ FORMAT = 2
 _HEAD = struct.Struct("<Bq")
 _PAIR = struct.Struct("<HI")
 HEAD_BYTES, PAIR_BYTES = _HEAD.size, _PAIR.size
+
+
+@lru_cache(maxsize=LAST_BUCKET + 2)
+def _packer(buckets: int) -> struct.Struct:
+    return struct.Struct("<Bq" + "HI" * buckets)
 
 
 def bucket_of(seconds: float) -> int:
@@ -65,6 +72,16 @@ class Histogram:
             counts[bucket] = counts.get(bucket, 0) + count
         return Histogram(counts, self.sum_s + other.sum_s)
 
+    def absorb(self, other: Histogram) -> None:
+        """Adds the other's counts to this one, in place."""
+        counts = self.counts
+        for bucket, count in other.counts.items():
+            counts[bucket] = counts.get(bucket, 0) + count
+        self.sum_s += other.sum_s
+
+    def copy(self) -> Histogram:
+        return Histogram(self.counts.copy(), self.sum_s)
+
     def subtract(self, earlier: Histogram) -> Histogram:
         """What came since `earlier`, a former state of this histogram. Raises ValueError if it was none."""
         counts = dict(self.counts)
@@ -91,8 +108,8 @@ class Histogram:
 
         Fixed widths, so that thousands of them are added up as arrays (`pool/queries/histograms.py`).
         """
-        body = b"".join([_PAIR.pack(bucket, self.counts[bucket]) for bucket in sorted(self.counts)])
-        return _HEAD.pack(FORMAT, round(self.sum_s * 1e6)) + body
+        pairs = sorted(self.counts.items())
+        return _packer(len(pairs)).pack(FORMAT, round(self.sum_s * 1e6), *chain.from_iterable(pairs))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Histogram:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -226,12 +226,18 @@ def read_histogram(written: Any) -> Histogram:
 
     Raises TypeError, ValueError or AttributeError for another shape.
     """
-    sum_s, counts = float(written[0]), {int(bucket): int(count) for bucket, count in written[1].items()}
+    sum_s, by_name = float(written[0]), written[1]
+    counts = dict(zip(map(int, by_name), by_name.values(), strict=True))
     if not 0 <= sum_s < 1e9:
         raise ValueError(f"a histogram's sum of {sum_s} s")
-    if counts and (min(counts) < 0 or max(counts) > LAST_BUCKET or min(counts.values()) < 1):
+    if counts and (min(counts) < 0 or max(counts) > LAST_BUCKET or not _are_counts(counts.values())):
         raise ValueError("a histogram of other buckets")
     return Histogram(counts, sum_s)
+
+
+def _are_counts(values: Collection[Any]) -> bool:
+    """Whole numbers from 1 on: a sum with a fraction among them is one itself."""
+    return isinstance(sum(values), int) and min(values) >= 1 and max(values) <= _HIGHEST
 
 
 def _known(names: dict[str, set[str]], model: str, name: str, most: int) -> str:

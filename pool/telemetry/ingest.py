@@ -108,7 +108,7 @@ class Ingester:
             except Overtaken:
                 self.memory = None
                 raise
-            self.memory.note_stored(batch, now_s=self.clock())
+            self.memory.note_stored(batch)
         return self.memory.fact_count - before if self.memory else 0
 
     def stop(self) -> None:
@@ -214,7 +214,7 @@ class Ingester:
             return
         batch, self._batch, self._unstored_since_s = self._batch, None, None
         if batch is not None:
-            self._memory().note_stored(batch, now_s=self.clock())
+            self._memory().note_stored(batch)
 
     def _write(self, batch: Batch) -> float:
         """Returns how long it took, in seconds. Runs in the storing thread."""

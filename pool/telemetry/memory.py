@@ -146,12 +146,10 @@ class Memory:
         self.facts.dropped = self.samples.dropped = 0
         return batch if self._changes(batch) else None
 
-    def note_stored(self, batch: Batch, *, now_s: float) -> None:
+    def note_stored(self, batch: Batch) -> None:
         """After the batch that was taken last is committed."""
         self.facts.stored, self.samples.stored = (after for _, after in batch.positions.values())
         self.closed = dict(batch.cells.closed)
-        self.cells.forget_stored(now_s=now_s)
-        self.gauges.forget_stored(now_s=now_s)
 
     def _changes(self, batch: Batch) -> bool:
         moved = any(before != after for before, after in batch.positions.values())

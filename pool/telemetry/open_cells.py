@@ -1,8 +1,9 @@
-"""Cells that are still being added to, in memory, at every resolution. No I/O, no clock.
+"""Cells that are still being added to, in memory. No I/O, no clock.
 
-A cell in memory is whole: what is stored of it plus what came since, so writing it replaces the stored row, and writing
-it twice changes nothing. From a level's floor on, memory holds all that is stored; what falls below is late, and is
-added to the stored row instead. A coarse cell is written when its time is over, and now and then before.
+A second in memory is whole: what is stored of it plus what came since, so writing it replaces the stored row, and
+writing it twice changes nothing. Ten seconds are made of their seconds, five minutes of their ten seconds, when these
+are over; now and then they are written before. What comes for a time that memory has let go is late: it is added to
+the stored row. What `take` gives out has to be stored before what the next one gives out.
 """
 
 from __future__ import annotations
@@ -14,26 +15,17 @@ from typing import Final, Generic
 from pool.telemetry.rows import C, K, Kind, Row
 
 RECENT_S: Final = 20
-"""How long cells of one second stay in memory; facts leave the gateways within a second."""
-GRACE_S: Final = {10: 3, 300: 10}
-"""Coarse cells are closed this long after their time is over: most of what is late has come."""
-EVERY_S: Final = {10: 2.0, 300: 15.0}
+"""How long seconds stay in memory; facts leave the gateways within one."""
+GRACE_S: Final = 3
+"""Ten seconds are closed this long after their end: most of what is late has come."""
+TEN_EVERY_S: Final = 5.0
+FIVE_MINUTES_EVERY_S: Final = 30.0
 """How often coarse cells are written before they are closed."""
 KEEP_S: Final = {1: 2 * 3600, 10: 30 * 86400, 300: 396 * 86400}
 AHEAD_S: Final = 120
 """Times further in the future than this come from a clock that is wrong."""
 
-
-@dataclass
-class Level(Generic[K, C]):
-    period_s: int
-    floor_s: int = 0
-    closed_s: int = 0
-    """All that begins before is stored as of the last batch."""
-    written_at_s: float = 0.0
-    cells: dict[tuple[K, int], C] = field(default_factory=dict)
-    dirty: set[tuple[K, int]] = field(default_factory=set)
-    late: dict[tuple[K, int], C] = field(default_factory=dict)
+_SECOND, _TEN, _FIVE_MINUTES = 1, 10, 300
 
 
 @dataclass
@@ -43,100 +35,167 @@ class Taken(Generic[K, C]):
     whole: dict[int, list[tuple[K, int, Row]]] = field(default_factory=dict)
     late: dict[int, dict[tuple[K, int], C]] = field(default_factory=dict)
     closed: dict[int, int] = field(default_factory=dict)
-    """Resolution → time before which all coarse cells are stored by it."""
+    """Resolution → time before which all its cells are stored by this and earlier ones."""
 
 
 class OpenCells(Generic[K, C]):
     def __init__(self, kind: Kind[K, C], *, now_s: float) -> None:
         self.kind = kind
-        self.levels: dict[int, Level[K, C]] = {period_s: Level[K, C](period_s) for period_s in kind.tables}
-        for period_s, level in self.levels.items():
-            level.floor_s = level.closed_s = _close_before(period_s, now_s)
+        self.seconds: dict[tuple[K, int], C] = {}
+        self.five_minutes: dict[tuple[K, int], C] = {}
+        """What the closed ten seconds of these five minutes count."""
+        self.closed: dict[int, int] = {
+            _TEN: _floor(now_s - GRACE_S, _TEN),
+            _FIVE_MINUTES: _floor(now_s - GRACE_S, _FIVE_MINUTES),
+        }
+        self.floor_s = min(int(now_s) - RECENT_S, self.closed[_TEN])
+        """From here on memory holds every second that is stored."""
         self.touched: set[tuple[K, int]] = set()
-        """Seconds whose cells changed since they were last published."""
+        """Seconds that changed since they were last published."""
         self.out_of_time = 0
+        self._dirty: set[tuple[K, int]] = set()
+        self._windows: dict[tuple[K, int], bool] = {}
+        """Open ten seconds, and whether they changed since they were written."""
+        self._dirty_five_minutes: set[tuple[K, int]] = set()
+        self._late: dict[int, dict[tuple[K, int], C]] = {_SECOND: {}, _TEN: {}, _FIVE_MINUTES: {}}
+        self._ten_written_s = self._five_minutes_written_s = 0.0
 
     def settle(self, key: K, at_s: int, increment: C, *, now_s: float) -> None:
-        """Adds what happened in the second `at_s`. `increment` is the caller's no more."""
-        if at_s > now_s + AHEAD_S or at_s < now_s - KEEP_S[300]:
+        """Adds what happened in the second `at_s`."""
+        if at_s > now_s + AHEAD_S:
             self.out_of_time += 1
             return
-        for period_s, level in self.levels.items():
-            place = (key, at_s - at_s % period_s)
-            if place[1] < level.floor_s:
-                self._add_late(level, place, increment, now_s=now_s)
-                continue
-            cell = level.cells.get(place)
+        place = (key, at_s)
+        if at_s >= self.floor_s:
+            cell = self.seconds.get(place)
             if cell is None:
-                cell = level.cells[place] = self.kind.make()
+                cell = self.seconds[place] = self.kind.make()
             cell.add(increment)
-            level.dirty.add(place)
-            if period_s == 1:
-                self.touched.add(place)
+            self._dirty.add(place)
+            self.touched.add(place)
+        if at_s >= self.closed[_TEN]:
+            self._windows[key, at_s - at_s % _TEN] = True
+        else:
+            self._settle_late(place, increment, now_s=now_s)
 
     def take(self, *, now_s: float) -> Taken[K, C]:
         """What is to be stored now: every second that changed, coarse cells that are over or due."""
-        taken: Taken[K, C] = Taken()
-        for period_s, level in self.levels.items():
-            if period_s > 1:
-                taken.closed[period_s] = level.closed_s = max(level.closed_s, _close_before(period_s, now_s))
-            due = period_s == 1 or now_s - level.written_at_s >= EVERY_S[period_s]
-            if due:
-                level.written_at_s = now_s
-            places = [place for place in level.dirty if due or place[1] < level.closed_s]
-            pack = self.kind.pack
-            taken.whole[period_s] = [(key, at_s, pack(key, level.cells[key, at_s])) for key, at_s in places]
-            level.dirty.difference_update(places)
-            taken.late[period_s], level.late = level.late, {}
+        pack = self.kind.pack
+        taken: Taken[K, C] = Taken(
+            whole={_SECOND: [(key, at_s, pack(key, self.seconds[key, at_s])) for key, at_s in self._dirty]},
+            late=self._late,
+        )
+        self._dirty, self._late = set(), {_SECOND: {}, _TEN: {}, _FIVE_MINUTES: {}}
+        taken.whole[_TEN] = self._take_ten(now_s)
+        taken.whole[_FIVE_MINUTES] = self._take_five_minutes(now_s)
+        taken.closed = dict(self.closed)
+        self.floor_s = max(self.floor_s, min(int(now_s) - RECENT_S, self.closed[_TEN]))
+        for place in [place for place in self.seconds if place[1] < self.floor_s]:
+            del self.seconds[place]
         return taken
 
-    def forget_stored(self, *, now_s: float) -> None:
-        """After what was taken last has been stored: leaves memory to what may still be added to."""
-        for period_s, level in self.levels.items():
-            before = int(now_s) - RECENT_S if period_s == 1 else level.closed_s
-            # What was added to since it was taken is stored by the next batch only.
-            oldest = min((at_s for _, at_s in level.dirty), default=before)
-            level.floor_s = max(level.floor_s, min(before, oldest))
-            for place in [place for place in level.cells if place[1] < level.floor_s]:
-                del level.cells[place]
-
     def take_touched(self) -> Iterator[tuple[K, int, C]]:
-        """Whole cells of the seconds that changed since this was last asked."""
-        cells = self.levels[1].cells
-        for key, at_s in self.touched:
-            cell = cells.get((key, at_s))
+        """Whole seconds that changed since this was last asked, as far as memory has them."""
+        touched, self.touched = self.touched, set()
+        for key, at_s in touched:
+            cell = self.seconds.get((key, at_s))
             if cell is not None:
                 yield key, at_s, cell
-        self.touched = set()
 
-    def restore(self, key: K, at_s: int, cell: C, *, period_s: int, is_stored: bool) -> None:
-        """Puts a stored cell, or a part of one, into memory while it is filled from the tables."""
-        level = self.levels[period_s]
-        place = (key, at_s - at_s % period_s)
-        found = level.cells.get(place)
-        if found is None:
-            found = level.cells[place] = self.kind.make()
-        found.add(cell)
-        if not is_stored:
-            level.dirty.add(place)
+    def begin(self, closed: dict[int, int]) -> None:
+        """Before memory is filled: up to where the coarse cells are complete in the tables."""
+        self.closed |= closed
+        self.floor_s = min(self.floor_s, self.closed[_TEN])
+
+    def restore_second(self, key: K, at_s: int, cell: C) -> None:
+        """A stored one, from `floor_s` on."""
+        self.seconds[key, at_s] = cell
+        if at_s >= self.closed[_TEN]:
+            self._windows[key, at_s - at_s % _TEN] = True
+
+    def restore_ten(self, key: K, at_s: int, cell: C) -> None:
+        """A stored one that is closed, of five minutes that are not."""
+        self._add_to_five_minutes((key, at_s - at_s % _FIVE_MINUTES), cell)
 
     @property
     def size(self) -> int:
         """Cells in memory."""
-        return sum(len(level.cells) + len(level.late) for level in self.levels.values())
+        return len(self.seconds) + len(self.five_minutes) + sum(map(len, self._late.values()))
 
-    def _add_late(self, level: Level[K, C], place: tuple[K, int], increment: C, *, now_s: float) -> None:
-        if place[1] < now_s - KEEP_S[level.period_s]:
-            self.out_of_time += level.period_s == 300
+    def _settle_late(self, second: tuple[K, int], increment: C, *, now_s: float) -> None:
+        """For ten seconds that are closed."""
+        key, at_s = second
+        if at_s < now_s - KEEP_S[_FIVE_MINUTES]:
+            self.out_of_time += 1
             return
-        found = level.late.get(place)
+        if now_s - KEEP_S[_SECOND] <= at_s < self.floor_s:
+            self._add_late(_SECOND, second, increment)
+        if at_s >= now_s - KEEP_S[_TEN]:
+            self._add_late(_TEN, (key, at_s - at_s % _TEN), increment)
+        place = (key, at_s - at_s % _FIVE_MINUTES)
+        if place[1] >= self.closed[_FIVE_MINUTES]:
+            self._add_to_five_minutes(place, increment)
+        else:
+            self._add_late(_FIVE_MINUTES, place, increment)
+
+    def _take_ten(self, now_s: float) -> list[tuple[K, int, Row]]:
+        """Closes what is over, and hands it on to its five minutes."""
+        closed = self.closed[_TEN] = max(self.closed[_TEN], _floor(now_s - GRACE_S, _TEN))
+        is_due = now_s - self._ten_written_s >= TEN_EVERY_S
+        if is_due:
+            self._ten_written_s = now_s
+        rows: list[tuple[K, int, Row]] = []
+        for place, is_dirty in list(self._windows.items()):
+            is_over = place[1] < closed
+            if not is_over and not (is_due and is_dirty):
+                continue
+            key, at_s = place
+            cell = self._sum_of_ten(key, at_s)
+            if is_dirty:
+                rows.append((key, at_s, self.kind.pack(key, cell)))
+            if is_over:
+                self._add_to_five_minutes((key, at_s - at_s % _FIVE_MINUTES), cell)
+                del self._windows[place]
+            else:
+                self._windows[place] = False
+        return rows
+
+    def _take_five_minutes(self, now_s: float) -> list[tuple[K, int, Row]]:
+        closed = self.closed[_FIVE_MINUTES] = max(
+            self.closed[_FIVE_MINUTES], _floor(self.closed[_TEN], _FIVE_MINUTES)
+        )
+        is_due = now_s - self._five_minutes_written_s >= FIVE_MINUTES_EVERY_S
+        if is_due:
+            self._five_minutes_written_s = now_s
+        places = [place for place in self._dirty_five_minutes if is_due or place[1] < closed]
+        rows = [(key, at_s, self.kind.pack(key, self.five_minutes[key, at_s])) for key, at_s in places]
+        self._dirty_five_minutes.difference_update(places)
+        for place in [place for place in self.five_minutes if place[1] < closed]:
+            del self.five_minutes[place]
+        return rows
+
+    def _sum_of_ten(self, key: K, start_s: int) -> C:
+        total, seconds = self.kind.make(), self.seconds
+        for at_s in range(start_s, start_s + _TEN):
+            cell = seconds.get((key, at_s))
+            if cell is not None:
+                total.add(cell)
+        return total
+
+    def _add_to_five_minutes(self, place: tuple[K, int], cell: C) -> None:
+        found = self.five_minutes.get(place)
         if found is None:
-            found = level.late[place] = self.kind.make()
+            found = self.five_minutes[place] = self.kind.make()
+        found.add(cell)
+        self._dirty_five_minutes.add(place)
+
+    def _add_late(self, period_s: int, place: tuple[K, int], increment: C) -> None:
+        late = self._late[period_s]
+        found = late.get(place)
+        if found is None:
+            found = late[place] = self.kind.make()
         found.add(increment)
 
 
-def _close_before(period_s: int, now_s: float) -> int:
-    if period_s == 1:
-        return int(now_s) - RECENT_S
-    before = int(now_s) - GRACE_S[period_s]
-    return before - before % period_s
+def _floor(at_s: float, period_s: int) -> int:
+    return int(at_s) - int(at_s) % period_s

@@ -39,19 +39,12 @@ def _reading(stored: str | None) -> Reading:
 
 
 def _fill(kind: Kind[K, C], cells: OpenCells[K, C], marks: dict[int, int]) -> None:
-    fine, middle, coarse = (cells.levels[period_s] for period_s in (1, 10, 300))
-    for period_s, at_s in marks.items():
-        cells.levels[period_s].floor_s = cells.levels[period_s].closed_s = at_s
-    keys = _read_keys(kind)
-    for key, at_s, cell in _read(kind, 1, keys, start_s=min(fine.floor_s, middle.floor_s), end_s=None):
-        if at_s >= fine.floor_s:
-            cells.restore(key, at_s, cell, period_s=1, is_stored=True)
-        if at_s >= middle.floor_s:
-            cells.restore(key, at_s, cell, period_s=10, is_stored=False)
-            if at_s >= coarse.floor_s:
-                cells.restore(key, at_s, cell, period_s=300, is_stored=False)
-    for key, at_s, cell in _read(kind, 10, keys, start_s=coarse.floor_s, end_s=middle.floor_s):
-        cells.restore(key, at_s, cell, period_s=300, is_stored=False)
+    cells.begin(marks)
+    keys, closed = _read_keys(kind), cells.closed
+    for key, at_s, cell in _read(kind, 1, keys, start_s=cells.floor_s, end_s=None):
+        cells.restore_second(key, at_s, cell)
+    for key, at_s, cell in _read(kind, 10, keys, start_s=closed[300], end_s=closed[10]):
+        cells.restore_ten(key, at_s, cell)
 
 
 def _read_keys(kind: Kind[K, C]) -> dict[int, K]:

@@ -79,11 +79,12 @@ def _read_cell(kind: str, entry: Mapping[str, Any]) -> GaugeCell | None:
     """None where nothing was measured."""
     gauges = entry.get("gauges") or {}
     cell = GaugeCell(gauges=_read_gauges(gauges, _NAMES[kind]))
+    counted = _COUNTED[kind]
     for name, increase in (entry.get("counters") or {}).items():
-        if name in _COUNTED[kind]:
-            if not 0 <= increase < math.inf:
-                raise ValueError(f"{name} rose by {increase}")
-            cell.counters[name] = float(increase)
+        if not 0 <= increase < math.inf:
+            raise ValueError(f"{name} rose by {increase}")
+        if name in counted:
+            cell.counters[name] = increase
     for name, written in (entry.get("steps") or {}).items():
         if name in _STEPS and written[1]:
             cell.steps[name] = read_histogram(written)
@@ -92,13 +93,16 @@ def _read_cell(kind: str, entry: Mapping[str, Any]) -> GaugeCell | None:
 
 def _read_gauges(written: Mapping[str, Any], names: frozenset[str]) -> dict[str, Gauge]:
     gauges: dict[str, Gauge] = {}
+    total_of_all: float = 0.0
     for name, (low, total, high, count) in written.items():
-        if name not in names:
-            continue
-        if not (-math.inf < low <= high < math.inf and -math.inf < total < math.inf):
+        if low > high or not 0 <= count <= _HIGHEST_COUNT:
             raise ValueError(f"{name} is no gauge")
-        if 0 < count <= _HIGHEST_COUNT:
-            gauges[name] = Gauge(float(low), float(total), float(high), int(count))
+        total_of_all += low + total + high
+        if count and name in names:
+            gauges[name] = Gauge(low, total, high, count)
+    # One that is no number, or infinite, makes the sum so.
+    if not math.isfinite(total_of_all):
+        raise ValueError("a gauge that is no number")
     return gauges
 
 
