@@ -290,11 +290,13 @@ def _check_hours(value: Any) -> tuple[int, ...] | None:
 
 
 def _check_order(settings: SloSettings) -> None:
-    for names in (tuple(f"{name}_s" for name in QUANTILES), _LEVEL_NAMES):
+    for names, may_equal in ((tuple(f"{name}_s" for name in QUANTILES), True), (_LEVEL_NAMES, False)):
         known = [(name, value) for name in names if (value := getattr(settings, name)) is not None]
         for (_, lower), (name, upper) in zip(known, known[1:], strict=False):
-            if upper <= lower:
-                raise _wrong(name, "is larger than the one before it")
+            if upper < lower or (upper == lower and not may_equal):
+                raise _wrong(
+                    name, "is not below the one before it" if may_equal else "is above the one before it"
+                )
 
 
 def _round_up(seconds: float) -> float:
