@@ -12,7 +12,6 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from workers.plugin.sluice_engine import ring
@@ -104,8 +103,7 @@ class RingReader:
         if not rows:
             return None
         words = self._words()
-        return replace(
-            make_step(rows[-1]),
+        return make_step(rows[-1])._replace(
             running=words[ring.RUNNING],
             waiting=words[ring.WAITING],
             used_blocks=words[ring.USED_BLOCKS],

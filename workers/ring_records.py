@@ -8,7 +8,7 @@ import struct
 import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 from workers.plugin.sluice_engine import ring
 
@@ -18,8 +18,7 @@ _CHAT = re.compile(r"(?:\d+_)?chatcmpl-(.+)-[0-9a-f]{8}")
 _TEXT = re.compile(r"(?:\d+_)?cmpl-(.+)-\d+-[0-9a-f]{8}")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One step. `at_s` is its end on CLOCK_MONOTONIC. `busy_s` adds up to the time that passed, also where steps
     overlap; the three parts do not then. `kind`: prefill, decode or mixed. `execute_s` holds the model's run and the
     wait for its result."""

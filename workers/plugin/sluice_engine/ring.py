@@ -274,7 +274,8 @@ def _make_file(path: str, head: bytes, size: int) -> mmap.mmap:
     try:
         os.posix_fallocate(descriptor, 0, size)
         os.pwrite(descriptor, head, 0)
-        memory = mmap.mmap(descriptor, size)
+        # Filled in now, so that no step waits for a page.
+        memory = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0))
         os.rename(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
