@@ -17,7 +17,7 @@ from console.errors import Failure, find_failure, make_failure, unexpected_failu
 
 logger = logging.getLogger(__name__)
 
-MACHINE_PREFIXES = ("/api/", "/internal/")
+MACHINE_PREFIXES = ("/api/", "/internal/", "/metrics")
 TEMPLATE = "errors/error.html"
 
 

@@ -17,7 +17,7 @@ GetResponse = Callable[[HttpRequest], HttpResponseBase]
 
 NO_FORMS = ("/api/", "/internal/")
 """What is posted there is read by a schema."""
-WITHOUT_DATABASE = ("/static/", "/healthz", "/readyz")
+WITHOUT_DATABASE = ("/static/", "/healthz", "/readyz", "/metrics")
 
 SECURITY_HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -11,6 +12,7 @@ import sys
 
 import uvicorn
 
+from console.loop_lag import LAG
 from console.patience import PatientHttp
 from pool.env import ConfigError, env_int, env_str
 
@@ -64,8 +66,16 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+class Server(uvicorn.Server):
+    """Also watches how late its event loop is."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.lag_watch = asyncio.create_task(LAG.watch())
+
+
 def make_server(application: object) -> uvicorn.Server:
-    return uvicorn.Server(
+    return Server(
         uvicorn.Config(
             application,  # type: ignore[arg-type]
             lifespan="off",

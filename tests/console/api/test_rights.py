@@ -18,8 +18,8 @@ pytestmark = pytest.mark.django_db
 
 API_ROUTES = [route for route in list_routes() if route.path.startswith("/api/") and route.view is not None]
 STATED = [(route, method, right) for route in API_ROUTES for method, right in sorted(route.rights.items())]
-OPEN = {"/healthz", "/readyz", "/sign-in/"}
-"""Without data, or the way in."""
+OPEN = {"/healthz", "/readyz", "/metrics", "/sign-in/"}
+"""Without data, the way in, or open to this host alone (tests/console/test_metrics.py)."""
 
 
 def test_every_api_view_states_a_right_for_each_of_its_methods() -> None:
