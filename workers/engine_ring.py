@@ -25,14 +25,19 @@ from workers.ring_records import (
     Slots,
     Step,
     is_whole,
+    make_allocator,
     make_finished,
     make_owners,
     make_step,
     read_head,
+    sum_allocators,
 )
 
 __all__ = ["Allocator", "BlockMap", "BlockOwner", "FinishedRequest", "Head", "OwnCost", "RingReader", "Step"]
 
+# Of one engine on one host.
+MAX_RANKS: Final = 16
+RANKS_EVERY_S: Final = 10.0
 NOT_LOADED: Final = "The engine wrote no step ring: its plug-in is not installed or was not loaded."
 
 
@@ -44,8 +49,14 @@ class RingReader:
     """
 
     def __init__(
-        self, path: str, *, from_start: bool = False, clock: Callable[[], float] = time.monotonic
+        self,
+        path: str,
+        *,
+        from_start: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+        is_rank: bool = False,
     ) -> None:
+        """`is_rank`: the ring of one device's process, which has none beside it."""
         self.path = path
         self.lost_steps = self.lost_finished = 0
         self._clock = clock
@@ -55,6 +66,9 @@ class RingReader:
         self._absence = NOT_LOADED
         self._head: Head | None = None
         self._read_step = self._read_request = 0
+        self._is_rank = is_rank
+        self._ranks: list[RingReader] = []
+        self._ranks_found_at = -1e9
 
     @property
     def head(self) -> Head | None:
@@ -121,14 +135,25 @@ class RingReader:
         return None
 
     def read_allocator(self) -> Allocator | None:
-        """None where there is no CUDA, or the device belongs to another process of the engine."""
-        if (head := self.head) is None or not self._word(ring.ALLOCATORS):
+        """Of all devices of the engine together, as old as its oldest part. None where there is no CUDA."""
+        if (head := self.head) is None:
             return None
-        content = self._read(head.areas.allocator, ring.ALLOCATOR_BYTES)
-        if not is_whole(content):
-            return None
-        _, at_ns, *rest = ring.ALLOCATOR.unpack_from(content)
-        return Allocator(at_ns / 1e9, *rest)
+        if self._word(ring.ALLOCATORS):
+            content = self._read(head.areas.allocator, ring.ALLOCATOR_BYTES)
+            return make_allocator(content) if is_whole(content) else None
+        return sum_allocators([reader.read_allocator() for reader in self._find_ranks()])
+
+    def _find_ranks(self) -> list[RingReader]:
+        """Rings of the worker processes of an engine with several devices; looked for now and then."""
+        now = self._clock()
+        if now - self._ranks_found_at >= RANKS_EVERY_S and not self._is_rank:
+            self._ranks_found_at = now
+            for rank in range(len(self._ranks), MAX_RANKS):
+                path = os.path.join(os.path.dirname(self.path), ring.RANK_NAME.format(rank))
+                if not os.path.exists(path):
+                    break
+                self._ranks.append(RingReader(path, clock=self._clock, is_rank=True))
+        return self._ranks
 
     def read_cost(self) -> OwnCost | None:
         if self.head is None:
@@ -155,11 +180,16 @@ class RingReader:
         self._write_word(ring.WATCHED_UNTIL_NS, int((self._clock() + seconds) * 1e9))
 
     def ask_for_segments(self) -> None:
-        """Asks for the allocator's segments, once; they come as a file beside the ring (`ring.SEGMENTS_NAME`)."""
+        """Asks for the allocator's segments, once; they come as files beside the ring (`ring.SEGMENTS_NAME`, and
+        `ring.RANK_SEGMENTS_NAME` for each of several devices)."""
         if self.head is not None:
             self._write_word(ring.SEGMENTS_WISH, self._word(ring.SEGMENTS_WISH) + 1)
+            for rank in self._find_ranks():
+                rank.ask_for_segments()
 
     def close(self) -> None:
+        for rank in self._ranks:
+            rank.close()
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor, self._head, self._inode = -1, None, (-1, -1)

@@ -128,7 +128,7 @@ _FREE_RUNS = re.compile(bytes([0x5B, ring.FREE, ring.REUSABLE, 0x5D, 0x2B]))
 
 @dataclass(frozen=True, slots=True)
 class Allocator:
-    """Torch's caching allocator in the engine's process, in bytes. `ratio`: inactive split ÷ reserved."""
+    """Torch's caching allocator in the engine's processes, in bytes. `ratio`: inactive split ÷ reserved."""
 
     at_s: float
     allocated_bytes: int
@@ -245,6 +245,27 @@ def make_finished(row: tuple[int, ...]) -> FinishedRequest:
         cached_tokens=None if cached < 0 else cached,
         output_tokens=output,
         outcome=ring.OUTCOMES.get(outcome, "failed"),
+    )
+
+
+def make_allocator(content: bytes) -> Allocator:
+    _, at_ns, *counts = ring.ALLOCATOR.unpack_from(content)
+    return Allocator(at_ns / 1e9, *counts)
+
+
+def sum_allocators(parts: list[Allocator | None]) -> Allocator | None:
+    """None unless every part is known: a sum of some would look like less."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
+    return Allocator(
+        min(part.at_s for part in known),
+        sum(part.allocated_bytes for part in known),
+        sum(part.reserved_bytes for part in known),
+        sum(part.inactive_split_bytes for part in known),
+        sum(part.active_bytes for part in known),
+        sum(part.retries for part in known),
+        sum(part.out_of_memory for part in known),
     )
 
 

@@ -59,7 +59,7 @@ def make_cuda() -> Any:
 def make_probe(allocator: Any, folder: Path) -> tuple[Any, RingReader]:
     path = str(folder / ring.FILE_NAME)
     writer = ring.RingWriter(path, blocks=0, block_size=0, engine="vllm")
-    return allocator.AllocatorProbe(writer, path), RingReader(path)
+    return allocator.AllocatorProbe(writer, str(folder / ring.SEGMENTS_NAME)), RingReader(path)
 
 
 def test_totals_come_once_a_second(allocator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +116,70 @@ def test_segments_are_bounded(allocator: Any) -> None:
 
     assert len(found["segments"]) == allocator.MAX_SEGMENTS
     assert found["left_out"] == 1000
+
+
+class Wrapper:
+    """As vLLM's WorkerWrapperBase: one in each worker process."""
+
+    def __init__(self, rank: int) -> None:
+        self.global_rank = rank
+
+    def execute_model(self, output: object) -> object:
+        return output
+
+
+@pytest.fixture
+def ranks(allocator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The probe over two ranks whose processes are named as the engine names them."""
+    found = importlib.import_module("sluice_engine.ranks")
+    wrapper = type("WorkerWrapperBase", (Wrapper,), {})
+    monkeypatch.setitem(sys.modules, found.WORKER_BASE, SimpleNamespace(WorkerWrapperBase=wrapper))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=make_cuda()))
+    monkeypatch.setattr(found.os, "register_at_fork", lambda **_: None)
+    monkeypatch.setenv(ring.RING_VARIABLE, str(tmp_path / ring.FILE_NAME))
+    monkeypatch.setattr(
+        found.multiprocessing, "current_process", lambda: SimpleNamespace(name="VllmWorker-1")
+    )
+    found.install_rank_probe()
+    found.install_rank_probe()
+    return wrapper
+
+
+def test_the_devices_of_several_processes_are_summed(ranks: Any, tmp_path: Path) -> None:
+    ring.RingWriter(str(tmp_path / ring.FILE_NAME), blocks=0, block_size=0, engine="vllm")
+    reader = RingReader(str(tmp_path / ring.FILE_NAME))
+    workers = [ranks(0), ranks(1)]
+    assert [worker.execute_model("step") for worker in workers] == ["step", "step"]
+
+    found = reader.read_allocator()
+
+    assert found is not None
+    assert (found.reserved_bytes, found.ratio) == (2000, 0.25)
+    reader.ask_for_segments()
+    for worker in workers:
+        worker.execute_model("step")
+    assert sorted(path.name for path in tmp_path.glob("segments*")) == ["segments.0.json", "segments.1.json"]
+    reader.close()
+
+
+def test_a_probe_that_fails_is_given_up_and_the_step_goes_on(
+    ranks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Any:
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(sys.modules["torch"].cuda, "memory_stats", refuse)
+    worker = ranks(0)
+
+    assert [worker.execute_model(number) for number in range(3)] == [0, 1, 2]
+
+
+def test_the_core_itself_makes_no_ring_of_a_rank(
+    ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["sluice_engine.ranks"]
+    monkeypatch.setattr(module.multiprocessing, "current_process", lambda: SimpleNamespace(name="EngineCore"))
+
+    ranks(0).execute_model("step")
+
+    assert list(tmp_path.glob("*.ring")) == []

@@ -1,6 +1,6 @@
 """Torch's caching allocator in this process: totals once a second, its segments when somebody asks. CUDA only.
 
-Where devices belong to worker processes of the engine (several devices), this process holds none and nothing is told.
+Where devices belong to worker processes of the engine (several devices), the core holds none: see `ranks.py`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ NO_CUDA: Final = "The engine's process holds no CUDA device."
 
 
 class AllocatorProbe:
-    def __init__(self, writer: RingWriter, path: str) -> None:
+    """Writes totals into a ring, and segments to a file when the ring's reader asks for them."""
+
+    def __init__(self, writer: RingWriter, segments_path: str) -> None:
         self._writer = writer
-        self._path = os.path.join(os.path.dirname(path), ring.SEGMENTS_NAME)
+        self._path = segments_path
         self._cuda = find_cuda()
         self._read_ns = 0
         self._wish = writer.words[ring.SEGMENTS_WISH]

@@ -15,6 +15,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from sluice_engine import ring
+from sluice_engine.ranks import install_rank_probe
 from sluice_engine.steps import StepLog
 
 MAX_FAILURES: Final = 5
@@ -27,6 +28,7 @@ def install_hook() -> None:
     if not path:
         return
     try:
+        install_rank_probe()
         _follow_config(path)
     except Exception as exc:
         tell_absence(path, exc)

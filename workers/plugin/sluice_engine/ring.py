@@ -21,6 +21,8 @@ MAGIC: Final = b"SLUICERG"
 LAYOUT_VERSION: Final = 1
 FILE_NAME: Final = "steps.ring"
 SEGMENTS_NAME: Final = "segments.json"
+RANK_NAME: Final = "allocator.{}.ring"
+RANK_SEGMENTS_NAME: Final = "segments.{}.json"
 RING_VARIABLE: Final = "SLUICE_ENGINE_RING"
 
 PAGE_BYTES: Final = 4096

@@ -6,6 +6,7 @@ call. The other clock (CLOCK_MONOTONIC) is none.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ class StepLog:
         self._usable_blocks = self._pool.num_gpu_blocks - 1
         self._requests = RequestLog(scheduler, writer)
         self._scans = BlockScans(scheduler, writer)
-        self._allocator = AllocatorProbe(writer, path)
+        self._allocator = AllocatorProbe(writer, os.path.join(os.path.dirname(path), ring.SEGMENTS_NAME))
         self._under_way: dict[int, tuple[Any, ...]] = {}
         self._ended = self._number = 0
 
