@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pool.domain.gateway_settings import LaneSettings, ModelSettings
+    from pool.domain.metric_names import Metric
     from pool.gateway.openai import GatewayError
 
 P = TypeVar("P", bound=StrEnum)
@@ -111,6 +112,23 @@ def gateway_metrics() -> str:
     texts = {name: ("counter", text) for name, text in COUNTERS.items()}
     texts |= {name: ("gauge", text) for name, (text, _) in GAUGES.items()}
     return _table(("name", "kind", "what it is"), ((f"`{name}`", *texts[name]) for name in sorted(texts)))
+
+
+def engine_metrics() -> str:
+    from pool.domain.metric_names import DEVICES, ENGINES
+
+    return _metrics({**ENGINES, **DEVICES})
+
+
+def process_metrics() -> str:
+    from pool.domain.metric_names import LOOPS, PROCESS, QUEUES, TELEMETRY, WORKER
+
+    return _metrics({**WORKER, **LOOPS, **QUEUES, **TELEMETRY, **PROCESS})
+
+
+def _metrics(metrics: Mapping[str, Metric]) -> str:
+    rows = ((f"`{name}`", one.kind, ", ".join(one.labels), one.text) for name, one in metrics.items())
+    return _table(("name", "kind", "labels", "what it is"), rows)
 
 
 def lane_settings() -> str:
@@ -263,6 +281,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "console-errors": console_errors,
     "gateway-errors": gateway_errors,
     "gateway-metrics": gateway_metrics,
+    "engine-metrics": engine_metrics,
+    "process-metrics": process_metrics,
     "lane-settings": lane_settings,
     "model-settings": model_settings,
     "profile-settings": profile_settings,

@@ -129,7 +129,7 @@ class SamplePublisher:
     def _look(self) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         with_memory = self._looks % MEMORY_EVERY == 0
         replicas: list[dict[str, Any]] = []
-        finished: list[FinishedRequest] = []
+        finished: list[tuple[str, FinishedRequest]] = []
         states: dict[str, dict[str, Any]] = {}
         for key, trace in self.traces.items():
             if (load := self._loads.get(key)) is not None:
@@ -137,7 +137,7 @@ class SamplePublisher:
             cell, requests = trace.look(with_memory=with_memory)
             if with_memory:
                 trace.totals.device_ratios = find_shares(trace.engine.members, self.list_devices())
-            finished += requests
+            finished += ((key[0], one) for one in requests)
             names = self._describe(trace)
             # Half a look: what a sample tells happened between the last one and this one.
             replicas.append({**names, "age_s": EVERY_S / 2, **dump_cell(cell), "missing": trace.missing})
@@ -149,7 +149,7 @@ class SamplePublisher:
             "replicas": replicas,
             "devices": self._list_devices(),
             "processes": self._list_processes(),
-            "requests": [_dump_request(one) for one in finished[:MOST_REQUESTS]],
+            "requests": [_dump_request(*one) for one in finished[:MOST_REQUESTS]],
         }
         return sample, states
 
@@ -210,9 +210,10 @@ def _newest_of(cell: GaugeCell) -> dict[str, float]:
     return {name: cell.gauges[name].mean for name in STATE_GAUGES if name in cell.gauges}
 
 
-def _dump_request(one: FinishedRequest) -> dict[str, Any]:
+def _dump_request(replica: str, one: FinishedRequest) -> dict[str, Any]:
     return {
         "id": one.request_id,
+        "replica": replica,
         "queue_s": one.queue_s,
         "prefill_s": one.prefill_s,
         "decode_s": one.decode_s,

@@ -115,16 +115,18 @@ QUEUES: Final[dict[str, Metric]] = {
     "sluice_replicas": Metric("gauge", ("phase",), "Replicas by phase."),
 }
 TELEMETRY: Final[dict[str, Metric]] = {
-    "sluice_stream_read_total": Metric("counter", ("stream",), "Entries of a stream that telemetry stored."),
-    "sluice_stream_unreadable_total": Metric(
-        "counter", ("stream",), "What telemetry could not read, by stream."
-    ),
-    "sluice_stream_dropped_total": Metric(
-        "counter", ("stream",), "What came too late to be kept, by stream."
-    ),
-    "sluice_ingest_batch_seconds": Metric("gauge", ("stream",), "Duration of the newest batch, by stream."),
-    "sluice_ingest_lag_seconds": Metric("gauge", ("stream",), "Age of the newest entry when it was stored."),
-}
+    "sluice_stream_read_total": Metric("counter", ("stream",), "Entries of a Redis stream that telemetry read."),
+    "sluice_stream_unreadable_total": Metric("counter", ("stream",), "What telemetry could not read of them."),
+    "sluice_stream_cut_total": Metric("counter", (), "Times that entries were cut off before they were read."),
+    "sluice_facts_read_total": Metric("counter", (), "Facts of requests that telemetry read."),
+    "sluice_samples_read_total": Metric("counter", (), "Readings of replicas, devices and processes that it read."),
+    "sluice_store_batches_total": Metric("counter", (), "Batches that were stored."),
+    "sluice_store_failures_total": Metric("counter", (), "Batches that PostgreSQL did not take; they are tried again."),
+    "sluice_store_discarded_total": Metric("counter", (), "Single requests that PostgreSQL refused for good."),
+    "sluice_store_seconds": Metric("gauge", (), "Duration of the newest batch."),
+    "sluice_store_age_seconds": Metric("gauge", (), "Time since the newest batch was stored."),
+    "sluice_open_messages_total": Metric("counter", (), "Messages with open cells to web processes that listened."),
+}  # fmt: skip
 PROCESS: Final[dict[str, Metric]] = {
     "process_resident_memory_bytes": Metric("gauge", (), "Resident size of this process."),
     "process_cpu_seconds_total": Metric("counter", (), "Processor time of this process."),

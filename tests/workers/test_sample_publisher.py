@@ -79,14 +79,10 @@ def test_one_sample_tells_of_all_engines(client: redis.Redis, tmp_path: Path) ->
     assert (first["missing"], second["missing"] != "") == ("", True)
     assert sample["requests"] == [
         {
-            "id": "req-7",
-            "queue_s": 0.2,
-            "prefill_s": 0.05,
-            "decode_s": 0.4,
-            "preemptions": 1,
+            "id": "req-7", "replica": "r1", "queue_s": 0.2, "prefill_s": 0.05, "decode_s": 0.4, "preemptions": 1,
             "cached_tokens": 64,
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_the_newest_state_stands_beside_and_goes_with_its_engine(client: redis.Redis, tmp_path: Path) -> None:
