@@ -33,6 +33,7 @@ def test_what_was_read_and_stored_is_told() -> None:
 
     found = read(ingester)
 
-    assert found["sluice_stream_read"] == [({"stream": "facts"}, 1), ({"stream": "samples"}, 0)]
-    assert found["sluice_stream_unreadable"][0] == ({"stream": "facts"}, 1)
-    assert (found["sluice_store_seconds"], found["sluice_store_age_seconds"]) == ([({}, 0.02)], [({}, 2.5)])
+    assert [labels["stream"] for labels, _ in found["sluice_stream_read"]] == ["facts", "samples"]
+    assert [value for _, value in found["sluice_stream_read"]] == [1, 0]
+    assert [value for _, value in found["sluice_stream_unreadable"]] == [1, 0]
+    assert [found[f"sluice_store_{name}"][0][1] for name in ("seconds", "age_seconds")] == [0.02, 2.5]
