@@ -32,7 +32,7 @@ MODULES = (
     "pool.gateway.reading.prompt", "pool.gateway.regions", "pool.gateway.relay", "pool.gateway.replicas",
     "pool.gateway.request", "pool.gateway.response", "pool.gateway.restraints", "pool.gateway.retrying",
     "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow", "pool.gateway.tickets",
-    "pool.gateway.timeline", "pool.gateway.upstream", "pool.gateway.usage",
+    "pool.gateway.timeline", "pool.gateway.totals", "pool.gateway.upstream", "pool.gateway.usage",
 )  # fmt: skip
 """What runs once per request or per chunk."""
 

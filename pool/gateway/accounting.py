@@ -1,6 +1,6 @@
 """The end of a request: what is counted, settled and told to telemetry. Never holds prompt text or a key."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pool.gateway.answer import StreamAnswer
 from pool.gateway.fact import make_fact
@@ -9,6 +9,11 @@ from pool.gateway.usage import NO_USAGE, Usage, read_usage
 
 if TYPE_CHECKING:
     from pool.gateway.plane import Plane
+
+# An answer, or one whose caller left.
+_ANSWERED = frozenset((200, 499))
+# The ordinal of 1 January 1970.
+_EPOCH_DAY = 719_163
 
 
 def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
@@ -40,7 +45,18 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     if isinstance(answer, StreamAnswer) and answer.started:
         exchange.count_gaps(answer.gaps)
         retransmits = _count_stream(plane, exchange, answer, outcome)
-    plane.facts.add(make_fact(plane, exchange, outcome, usage, retransmits))
+    fact = make_fact(plane, exchange, outcome, usage, retransmits)
+    plane.facts.add(fact)
+    _add_up(plane, exchange, model.name, fact)
+
+
+def _add_up(plane: "Plane", exchange: Exchange, model: str, fact: dict[str, Any]) -> None:
+    """What its key used: of an answer, or of as much of one as its caller waited for."""
+    if exchange.from_cache or (exchange.first_byte_at_s and exchange.status in _ANSWERED):
+        plane.usage.totals.add(
+            _EPOCH_DAY + int(exchange.started_at) // 86_400, exchange.caller.digest, model,
+            fact["prompt_tokens"] or 0, fact["cached_tokens"] or 0, fact["output_tokens"] or 0,
+        )  # fmt: skip
 
 
 def _settle(plane: "Plane", exchange: Exchange, usage: Usage) -> None:

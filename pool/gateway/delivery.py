@@ -34,6 +34,8 @@ _STATE_KEPT_S = 60
 _REDIS_TIMEOUT_S = 0.4
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _FACTS_S = 0.2
+_USAGE_S = 1.0
+_FAREWELL_S = 0.5
 _FACTS_BATCH = 2000
 # In Redis' bounded memory, at about 1 kB each; telemetry cuts off what it has stored.
 _MOST_FACTS_KEPT = 60_000
@@ -53,9 +55,12 @@ class Delivery:
         self._sharing = sharing
         self._describe = describe
         self._loop = asyncio.get_running_loop()
+        self._client: redis.asyncio.Redis | None = None
+        """While there is a session."""
         self._last_sign_s = float("-inf")
         self._next_beat_s = 0.0
         self._next_facts_s = 0.0
+        self._next_usage_s = 0.0
         self._usual_batch = 1.0
         self._next_state_s = 0.0
 
@@ -88,6 +93,7 @@ class Delivery:
                     logger.warning("redis lost", extra={"error": type(exc).__name__})
                 failures = 0 if not self.redis_is_silent else failures + 1
             finally:
+                self._client = None
                 self._plane.answers.attach(None, prefix="")
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await client.aclose()
@@ -100,6 +106,7 @@ class Delivery:
             await news.subscribe(f"{prefix}:table")
             await self._read_table(client, prefix)
             self._plane.answers.attach(client, prefix=prefix)
+            self._client = client
             next_tick_s = 0.0
             while True:
                 now_s = self._loop.time()
@@ -118,9 +125,24 @@ class Delivery:
         else:
             await client.ping()
         self._last_sign_s = self._loop.time()
+        if now_s >= self._next_usage_s:
+            self._next_usage_s = now_s + _USAGE_S
+            await self._plane.usage.tell(client, prefix, now_s)
         if now_s >= self._next_facts_s and len(self._plane.facts):
             self._next_facts_s = now_s + _FACTS_S
             await self._send_facts(client, prefix)
+
+    async def say_farewell(self) -> None:
+        """Before a stop that was asked for: what telemetry has not got yet, if Redis takes it soon."""
+        client, installation = self._client, self._plane.routes.installation
+        if client is None or installation is None:
+            return
+        prefix = f"sluice:{installation}"
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL_S):
+                await self._plane.usage.tell(client, prefix, self._loop.time())
+                while len(self._plane.facts):
+                    await self._send_facts(client, prefix)
 
     async def _read_table(self, client: "redis.asyncio.Redis", prefix: str) -> None:
         stored: list[bytes | None] = await _answer(client.hmget(f"{prefix}:table", "epoch", "version"))

@@ -30,6 +30,7 @@ from pool.gateway.routes import Routes
 from pool.gateway.server import ClientConnection
 from pool.gateway.shadow import Shadows
 from pool.gateway.shared_view import SharedView
+from pool.gateway.usage_book import UsageBook
 from pool.gateway.vigil import Vigil
 
 # All that can be reached, byte for byte; everything else of an engine stays closed (FC-19).
@@ -53,6 +54,7 @@ class Plane:
         self.regions = Regions(config.region_header, config.trusted_proxies)
         self.callers = Callers(self.routes, secret=config.secret)
         self.facts = FactBuffer()
+        self.usage = UsageBook(config.state_dir, config.gateway_id)
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()

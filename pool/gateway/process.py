@@ -52,6 +52,7 @@ class Gateway:
         self._listener: socket.socket | None = None
         self._seat: Seat | None = None
         self._stopping = asyncio.Event()
+        self._delivery: Delivery | None = None
 
     async def start(self) -> None:
         """Serves from the table on disk, if there is a good one, before anything else answers."""
@@ -68,7 +69,9 @@ class Gateway:
             prefix=lambda: f"sluice:{plane.routes.installation}" if plane.routes.installation else None,
             on_view=plane.hear, on_gauges=plane.neighbours.take_gauges,
         )  # fmt: skip
+        plane.usage.open()
         delivery = Delivery(plane, sharing=sharing, describe=lambda now_s: describe_plane(plane, now_s))
+        self._delivery = delivery
         clocks = (self._sweep(), self._tick(), self._look())
         self._tasks = [*(loop.create_task(clock) for clock in clocks), *delivery.start()]
 
@@ -104,6 +107,8 @@ class Gateway:
 
     async def stop(self) -> None:
         """At once, without a drain."""
+        if self._delivery is not None:
+            await self._delivery.say_farewell()
         await self._end_tasks()
         if self._server is not None:
             self._server.close()
@@ -114,6 +119,7 @@ class Gateway:
         for replica in self.plane.routes.replicas:
             replica.pool.close()
         self.plane.readers.close()
+        self.plane.usage.close()
         with contextlib.suppress(OSError):
             (self._config.state_dir / f"metrics-{self._config.worker}.json").unlink(missing_ok=True)
         await asyncio.sleep(0)
