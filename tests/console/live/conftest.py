@@ -25,8 +25,8 @@ class Socket:
     def __init__(self, application: object, path: str, headers: list[tuple[bytes, bytes]]) -> None:
         scope = {
             "type": "websocket",
-            "path": path,
-            "query_string": b"",
+            "path": path.partition("?")[0],
+            "query_string": path.partition("?")[2].encode(),
             "headers": headers,
             "subprotocols": [],
             "client": ["127.0.0.1", 50000],
