@@ -43,8 +43,10 @@ class UsageBook:
         self._path: Path | None = None
         self._ended: dict[Path, int] = {}
         """Files of runs that are over, with the lock that this process holds on each."""
-        self._told_ended: dict[Path, str] = {}
+        self._told: dict[Path, str] = {}
         """Those whose numbers are in the hash of this session, with the run."""
+        self._marked: set[Path] = set()
+        """Those that are marked as ended there too."""
         self._client: object = None
         self._next_look_s = 0.0
         self._tell_all_s = 0.0
@@ -86,7 +88,8 @@ class UsageBook:
         if client is not self._client or now_s >= self._tell_all_s:
             self._client = client
             self._tell_all_s = now_s + _AGAIN_S
-            self._told_ended.clear()
+            self._told.clear()
+            self._marked.clear()
             self.totals.mark_all()
         await self._tell_changed(client, name)
         if _day_of(time.time()) != self._day:
@@ -109,10 +112,14 @@ class UsageBook:
                 raise
 
     async def _tell_ended(self, client: "redis.asyncio.Redis", name: str, path: Path, file: int) -> None:
-        told = self._told_ended.get(path)
+        """One step at each look: its numbers, then the mark of its end, so that who reads the mark has read them."""
+        told = self._told.get(path)
         if told is not None:
-            if not await _has(client, name, told):
-                # Nobody but telemetry takes it out, when it has it.
+            if path not in self._marked:
+                await _put(client, name, {told: ENDED})
+                self._marked.add(path)
+            elif not await _has(client, name, told):
+                # Nobody but telemetry takes it out, when it has booked all.
                 self._forget(path)
             return
         try:
@@ -127,8 +134,7 @@ class UsageBook:
         if not entries:
             self._forget(path)
             return
-        await _put(client, name, {run: ENDED})
-        self._told_ended[path] = run
+        self._told[path] = run
 
     def _find_ended(self) -> None:
         for path in list(_list_runs(self._folder)):
@@ -144,7 +150,8 @@ class UsageBook:
                 self._forget(path)
 
     def _forget(self, path: Path) -> None:
-        self._told_ended.pop(path, None)
+        self._told.pop(path, None)
+        self._marked.discard(path)
         file = self._ended.pop(path, None)
         path.unlink(missing_ok=True)
         if file is not None:

@@ -132,6 +132,8 @@ async def test_fc57_a_killed_run_is_told_by_the_next_process_and_goes_when_it_is
     await asyncio.to_thread(writer.communicate)
 
     await book.tell(client, PREFIX, 20.0)
+    assert ENDED not in told(await client.hgetall(NAME)).values()
+    await book.tell(client, PREFIX, 30.0)
 
     found = told(await client.hgetall(NAME))
     (run,) = [name for name, value in found.items() if value == ENDED]
@@ -142,6 +144,7 @@ async def test_fc57_a_killed_run_is_told_by_the_next_process_and_goes_when_it_is
     await client.flushall()  # Redis lost it, and a new connection says so.
     other = redis.asyncio.Redis.from_pool(client.connection_pool)
     await book.tell(other, PREFIX, 40.0)
+    await book.tell(other, PREFIX, 50.0)
     assert told(await client.hgetall(NAME)) == found
     assert len(list((tmp_path / "usage").glob("*.bin"))) == 2
 
@@ -161,6 +164,7 @@ async def test_a_day_is_a_run(
     monkeypatch.setattr(usage_book, "_day_of", lambda wall_s: 1)
 
     await book.tell(client, PREFIX, 0.0)
+    await book.tell(client, PREFIX, 10.0)
 
     assert book.totals.run != first
     found = told(await client.hgetall(NAME))
