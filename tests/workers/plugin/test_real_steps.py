@@ -122,9 +122,10 @@ def test_sixteen_in_flight_the_block_map_is_the_engines_own_and_costs_no_percent
 ) -> None:
     before, sums = reader.read_cost(), read_sums(engine)
     with Watch(reader) as watch:
-        complete_many(engine, 16, tokens=40, prompt=STORY)
+        complete_many(engine, 16, tokens=60, prompt=STORY)
     after, told = reader.read_cost(), read_witness(engine)
 
+    assert engine.process().forked
     assert reader.lost_steps == 0
     steps = {step.sequence: step for step in watch.steps}
     assert max(step.running for step in watch.steps) == 16
@@ -138,13 +139,13 @@ def test_sixteen_in_flight_the_block_map_is_the_engines_own_and_costs_no_percent
         for found in watch.maps.values()
         if found.first_step == found.last_step and found.last_step in steps
     ]
-    assert len(sampled) >= 5
+    assert len(sampled) >= 3
     for found in sampled:
         assert found.first_step == found.last_step
         check_map(found, steps[found.last_step])
 
     assert {request.request_id for request in watch.finished} == {f"req-{n}" for n in range(16)}
-    assert {request.output_tokens for request in watch.finished} == {40}
+    assert {request.output_tokens for request in watch.finished} == {60}
     assert sum(request.preemptions for request in watch.finished) == sum(
         step.preempted for step in watch.steps
     )
