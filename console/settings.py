@@ -199,6 +199,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["console.api.parsers.StrictJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "console.error_answers.api_exception_handler",
+    # All answers are JSON: `format` says what is in one (console/api/latency.py), not how it is written.
+    "URL_FORMAT_OVERRIDE": None,
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
