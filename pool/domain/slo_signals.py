@@ -63,12 +63,7 @@ class Facts:
 def list_signals(slo: SloRef, facts: Facts) -> tuple[list[Signal], dict[str, Any]]:
     """The signals, and the report."""
     burns = dict(_read_burns(slo.settings, facts))
-    span = _choose(slo.settings, burns.get("ttft_p99"), facts)
-    window = facts.recent[span]
-    quantiles = {
-        name: read_quantile(window.ttft, share, min_samples=slo.settings.min_samples)
-        for name, share in QUANTILES.items()
-    }
+    span, quantiles = _read_quantiles(slo.settings, burns.get("ttft_p99"), facts)
     about = {
         "window_s": span.total_seconds(),
         "from": (facts.now - span).isoformat(),
@@ -79,7 +74,7 @@ def list_signals(slo: SloRef, facts: Facts) -> tuple[list[Signal], dict[str, Any
         *_burn_signals(slo, burns, facts),
         *_long_signals(slo, facts.recent[FIFTEEN], facts.now),
     ]
-    return signals, _report(slo.settings, facts, quantiles, span=span, window=window)
+    return signals, _report(slo.settings, facts, quantiles, span=span)
 
 
 def count_window(window: Window, settings: SloSettings) -> dict[str, Count]:
@@ -110,14 +105,30 @@ def _read_burns(settings: SloSettings, facts: Facts) -> Iterator[tuple[str, Read
             )
 
 
-def _choose(settings: SloSettings, burn: Reading | None, facts: Facts) -> timedelta:
+def _read_quantiles(
+    settings: SloSettings, burn: Reading | None, facts: Facts
+) -> tuple[timedelta, dict[str, Reading]]:
+    """And the length of time that they are of. The single minute of a fast burn may raise an alert sooner; while
+    the usual window is the worse one, that one counts, so that changing windows is no recovery (FC-59)."""
     fastest = None if burn is None else burn.by_level.get(Level.RED)
-    return choose_window(
+    peak = is_peak(facts.now.hour, settings, facts.by_hour)
+    usual = FIVE if peak else FIFTEEN
+    span = choose_window(
         burns_fast=fastest is not None and fastest >= BURN_LIMITS[Level.RED],
         samples_last_minute=facts.recent[MINUTE].ttft.count,
-        is_peak=is_peak(facts.now.hour, settings, facts.by_hour),
+        is_peak=peak,
         min_samples=settings.min_samples,
     )
+    found = {one: _quantiles(settings, facts.recent[one]) for one in {span, usual}}
+    worst = max(found, key=lambda one: (found[one]["ttft_p99"].value or 0.0, one))
+    return worst, found[worst]
+
+
+def _quantiles(settings: SloSettings, window: Window) -> dict[str, Reading]:
+    return {
+        name: read_quantile(window.ttft, share, min_samples=settings.min_samples)
+        for name, share in QUANTILES.items()
+    }
 
 
 def _quantile_signals(
@@ -166,8 +177,9 @@ def _signal(slo: SloRef, rule: str, reading: Reading, limits: Limits, about: Map
 
 
 def _report(
-    settings: SloSettings, facts: Facts, quantiles: Mapping[str, Reading], *, span: timedelta, window: Window
+    settings: SloSettings, facts: Facts, quantiles: Mapping[str, Reading], *, span: timedelta
 ) -> dict[str, Any]:
+    window = facts.recent[span]
     return {
         "at": facts.now.isoformat(),
         "window_s": span.total_seconds(),

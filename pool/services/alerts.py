@@ -16,6 +16,8 @@ from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.notices import queue_notices
 
 LONGEST_HOLD = timedelta(days=7)
+# What a pass writes: never what a person wrote meanwhile.
+_JUDGED = ("level", "level_since", "peak", "evidence", "data_state", "seen_at", "closed_at", "close_reason")
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,9 @@ def judge_signals(
     """One pass over all watched values, in one transaction. Idempotent: the same signals at the same time change
     nothing more. `subjects_gone`: watched keys whose SLO, rule or subject is no more."""
     with transaction.atomic():
-        stored = {row.pk: row for row in AlertWatch.objects.select_for_update().select_related("alert")}
+        stored = {
+            row.pk: row for row in AlertWatch.objects.select_for_update(of=("self",)).select_related("alert")
+        }
         standings = [_judge(signal, stored.get(signal.key), now) for signal in signals]
         _drop([row for key in subjects_gone if (row := stored.get(key)) is not None], now)
     return standings
@@ -141,7 +145,7 @@ def _follow(change: Change, signal: Signal, alert: Alert | None, now: datetime) 
     alert.level, alert.level_since = change.after.word, now
     alert.peak = max(LEVELS[alert.peak], change.after).word
     _show(alert, signal, now)
-    alert.save()
+    alert.save(update_fields=None if alert.pk is None else _JUDGED)
     kind = "raised" if change.after > change.before else "lowered"
     _note(alert, kind, now=now, value=signal.reading.value, samples=signal.reading.samples)
     queue_notices(alert, kind, now=now)
@@ -184,7 +188,7 @@ def _close(alert: Alert, reason: str, now: datetime, *, reading: Reading | None 
     alert.level_since, alert.level = now, Level.NORMAL.word
     if reading is not None:
         alert.data_state = reading.state
-    alert.save()
+    alert.save(update_fields=None if alert.pk is None else _JUDGED)
     value = None if reading is None else reading.value
     _note(alert, "closed", now=now, reason=reason, value=value)
     queue_notices(alert, "closed", now=now)
