@@ -30,6 +30,7 @@ def navigation() -> list[NavigationItem]:
         "overview": _("Overview"),
         "models": _("Models"),
         "replicas": _("Replicas"),
+        "memory": _("Memory"),
         "requests": _("Requests"),
         "nodes": _("Nodes"),
         "profiles": _("Profiles"),

@@ -18,6 +18,8 @@ _PATHS = {
     "nodes": '<rect x="3.5" y="3.5" width="9" height="9" rx="1.5"/><path d="M6.3 6.3h3.4v3.4H6.3z"/>'
     '<path d="M6 1.3v2.2M10 1.3v2.2M6 12.5v2.2M10 12.5v2.2M1.3 6h2.2M1.3 10h2.2M12.5 6h2.2M12.5 10h2.2"/>',
     "requests": '<path d="M2 4h5M4 8h7M9 12h5"/>',
+    "memory": '<rect x="1.8" y="4.5" width="12.4" height="6" rx="1.2"/><path d="M4.6 6.6v1.8M8 6.6v1.8M11.4 6.6v1.8"/>'
+    '<path d="M4 10.5v2M8 10.5v2M12 10.5v2"/>',
     "profiles": '<path d="M2 4.5h6.5M12.5 4.5H14M2 11.5h1.5M7.5 11.5H14"/><circle cx="10.5" cy="4.5" r="2"/>'
     '<circle cx="5.5" cy="11.5" r="2"/>',
     "keys": '<circle cx="5" cy="11" r="3.2"/><path d="m7.3 8.7 6.2-6.2M11 5l2 2"/>',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from django import template
@@ -69,3 +70,9 @@ def field(bound: BoundField, full: bool = False) -> dict[str, object]:
 @register.filter
 def key_of(mapping: dict[object, object], key: object) -> object:
     return mapping.get(key)
+
+
+@register.filter("part")
+def part_of(row: object, name: str) -> object:
+    """A cell whose name is put together; empty in a template's row, which has none yet."""
+    return row.get(name, "") if isinstance(row, Mapping) else ""

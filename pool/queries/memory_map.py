@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.db.models import QuerySet
+
 from pool.domain.gauges import Gauge, Subject
 from pool.domain.memory_map import KvFill, plain_tail, read_fill
 from pool.models import Replica, Runtime
@@ -108,16 +110,14 @@ class _Samples:
 
 def load_memory(*, now: datetime, model: str = "") -> ModelMemory:
     """Of all models where `model` is empty. 7 queries."""
-    rows = _find_replicas(model)
-    subjects = find_subjects("replica", names=[row.pk for row in rows])
-    samples = _load_samples(subjects, now=now)
-    traffic = _load_traffic(model, now=now)
-    kinds = dict(Runtime.objects.values_list("name", "kind"))
-    replicas = tuple(
-        _replica(row, samples.get(row.pk, _NOTHING), traffic, kind=kinds.get(row.release.runtime), now=now)
-        for row in rows
-    )
-    return ModelMemory(replicas, _lanes(replicas, traffic), WINDOW.total_seconds())
+    rows = _find_replicas().filter(release__model__name=model) if model else _find_replicas()
+    return _load(list(rows), CellFilter(model=model), now=now)
+
+
+def find_replica_memory(replica_id: str, *, now: datetime) -> ReplicaMemory | None:
+    """In any phase. 7 queries."""
+    rows = Replica.objects.filter(pk=replica_id).select_related("release__model", "node")
+    return next(iter(_load(list(rows), CellFilter(replicas=(replica_id,)), now=now).replicas), None)
 
 
 def fill_of(row: ReplicaMemory) -> KvFill | None:
@@ -133,11 +133,21 @@ def fill_of(row: ReplicaMemory) -> KvFill | None:
     )
 
 
-def _find_replicas(model: str) -> list[Replica]:
+def _load(rows: Sequence[Replica], traffic_of: CellFilter, *, now: datetime) -> ModelMemory:
+    subjects = find_subjects("replica", names=[row.pk for row in rows])
+    samples = _load_samples(subjects, now=now)
+    traffic = _load_traffic(traffic_of, now=now)
+    kinds = dict(Runtime.objects.values_list("name", "kind"))
+    replicas = tuple(
+        _replica(row, samples.get(row.pk, _NOTHING), traffic, kind=kinds.get(row.release.runtime), now=now)
+        for row in rows
+    )
+    return ModelMemory(replicas, _lanes(replicas, traffic), WINDOW.total_seconds())
+
+
+def _find_replicas() -> QuerySet[Replica]:
     rows = Replica.objects.filter(phase__in=PHASES).select_related("release__model", "node")
-    if model:
-        rows = rows.filter(release__model__name=model)
-    return list(rows.order_by("release__model__name", "release__number", "lane", "created_at", "id"))
+    return rows.order_by("release__model__name", "release__number", "lane", "created_at", "id")
 
 
 def _load_samples(subjects: Mapping[int, Subject], *, now: datetime) -> dict[str, _Samples]:
@@ -157,9 +167,9 @@ def _sum(one: Counts, other: Counts) -> dict[str, float]:
     return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in (*one, *other)}
 
 
-def _load_traffic(model: str, *, now: datetime) -> dict[tuple[str, str, str], Counts]:
+def _load_traffic(wanted: CellFilter, *, now: datetime) -> dict[tuple[str, str, str], Counts]:
     """By model, lane and replica."""
-    series = find_series(CellFilter(model=model))
+    series = find_series(wanted)
     sums = sum_counts(series, _COUNTS, start=now - WINDOW, end=now + AHEAD, resolution_s=10)
     found: dict[tuple[str, str, str], Counts] = {}
     for number, counts in sums.items():

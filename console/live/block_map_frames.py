@@ -1,0 +1,45 @@
+"""Frames of a block map's socket: bytes for a map, text for everything else.
+
+A map: length of the head (uint32, little-endian), the head as JSON, then states (a byte a block) and owners (uint16,
+little-endian), each compressed by zlib as the worker wrote them; the head says how long each is.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Final
+
+from console.templatetags.units import to_iso
+from pool.domain.block_map import STATES, BlockMap
+from pool.queries.ages import Age
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+def encode_map(found: BlockMap, *, seq: int, scanned: Age) -> bytes:
+    """`scanned`: of the engine's scan, not of its sending."""
+    head = {
+        "type": "map",
+        "seq": seq,
+        "at": to_iso(scanned.at),
+        "stale": scanned.state != "measured",
+        "blocks": found.blocks,
+        "block_tokens": found.block_tokens,
+        "names": STATES,
+        "counts": [found.counts[name] for name in STATES],
+        "runs": [[length, count] for length, count in found.free_runs.items()],
+        "requests": [[one.id, one.blocks, one.tokens, one.tail_tokens] for one in found.requests],
+        "lengths": [len(found.states), len(found.owners)],
+    }
+    content = json.dumps(head, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(content)) + content + found.states + found.owners
+
+
+def encode_state(state: str, *, reason: str = "") -> str:
+    """`waiting`: asked for and not there yet; `missing`: the engine does not tell; `unreachable`: Redis is silent."""
+    return json.dumps({"type": "state", "state": state, "reason": reason}, ensure_ascii=False)
+
+
+def encode_beat(seq: int) -> str:
+    return json.dumps({"type": "beat", "seq": seq})
