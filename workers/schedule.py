@@ -8,4 +8,9 @@ BEAT_SCHEDULE: dict[str, dict[str, object]] = {
         "schedule": 3600.0,
         "options": {"queue": "control", "expires": 3500},
     },
+    "keep-partitions": {
+        "task": "keep_partitions",
+        "schedule": 600.0,
+        "options": {"queue": "control", "expires": 590},
+    },
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
-from pool.services.retention import drop_old_rows
+from pool.services.retention import drop_old_rows_once
 from pool.services.wakeups import note_probe
+from pool.telemetry.maintenance import keep_partitions
 from workers.wake import WAKE
 
 
@@ -24,4 +25,9 @@ def probe_queue(*, node: str, sent_at: str, **_: object) -> None:
 
 @shared_task(name="drop_old_rows", expires=3600)  # type: ignore[untyped-decorator]
 def drop_old_rows_task(**_: object) -> None:
-    drop_old_rows(timezone.now())
+    drop_old_rows_once(timezone.now())
+
+
+@shared_task(name="keep_partitions", expires=600)  # type: ignore[untyped-decorator]
+def keep_partitions_task(**_: object) -> None:
+    keep_partitions(timezone.now())

@@ -71,7 +71,8 @@ def load_overview(*, now: datetime) -> Overview:
 def _load_loops(*, now: datetime) -> tuple[LoopRow, ...]:
     return tuple(
         LoopRow(name=row.name, beat=age_of(row.beat_at, now=now), until=row.until, report=row.report)
-        for row in LoopLease.objects.order_by("name")
+        # Periodic jobs keep their last run in the same table (`services/runs.py`); they beat by the hour.
+        for row in LoopLease.objects.exclude(name__startswith="job:").order_by("name")
     )
 
 

@@ -13,14 +13,26 @@ from pool.models import (
     GatewaySnapshot,
     IdempotencyRecord,
     Intent,
+    KeyUsage,
     PhaseChange,
     Replica,
+    UsagePosition,
 )
+from pool.services.runs import claim_run
 
 KEEP_ANSWERS = timedelta(days=1)
 KEEP_INTENTS = timedelta(days=30)
 KEEP_STOPPED = timedelta(days=30)
+KEEP_USAGE = timedelta(days=400)
+KEEP_ENDED_RUNS = timedelta(days=40)
+"""How far the totals of a gateway's run were booked, after it ended: by then no gateway can send them again."""
+EVERY = timedelta(hours=1)
 PIECE = 2000
+
+
+def drop_old_rows_once(now: datetime) -> dict[str, int]:
+    """The periodic job: empty when another run of this period did it already."""
+    return drop_old_rows(now) if claim_run("old rows", every=EVERY, now=now) else {}
 
 
 def drop_old_rows(now: datetime) -> dict[str, int]:
@@ -38,6 +50,10 @@ def drop_old_rows(now: datetime) -> dict[str, int]:
             Replica.objects.filter(phase="stopped", wish="stop", phase_entered_at__lt=now - KEEP_STOPPED)
         ),
         "gateways": _drop(GatewayInstance.objects.filter(gone_at__lt=now - KEEP_ANSWERS)),
+        "usage": _drop(KeyUsage.objects.filter(day__lt=(now - KEEP_USAGE).date())),
+        "usage_positions": _drop(
+            UsagePosition.objects.filter(totals__ended=True, updated_at__lt=now - KEEP_ENDED_RUNS)
+        ),
         "snapshots": _drop(GatewaySnapshot.objects.filter(at__lt=now - KEEP_ANSWERS)),
     }
 

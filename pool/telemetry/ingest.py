@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 PUBLISH_S: Final = 0.2
 STORE_S: Final = 1.0
-CHECK_S: Final = 5.0
+CHECK_S: Final = 1.0
 RETRY_S: Final = 1.0
 LAST_WRITE_S: Final = 3.0
 """At the end of the process; what is not stored by then is read again by the next one."""
@@ -47,8 +47,8 @@ class Counts:
     discarded: int = 0
     """Records that the database refused."""
     resets: int = 0
-    lost_ranges: int = 0
-    """Times that entries were cut off before they were read."""
+    lost_entries: int = 0
+    """Cut off by Redis' bounds before they were read."""
     messages: int = 0
     store_s: float = 0.0
     """Of the newest batch."""
@@ -69,6 +69,7 @@ class Ingester:
         self._prefix = ""
         self._epoch, self._seq = uuid.uuid4().hex[:12], 0
         self._published_s = self._stored_s = self._checked_s = 0.0
+        self._losses = {"facts": streams.Losses(), "samples": streams.Losses()}
         self._writing: Future[Any] | None = None
         self._batch: Batch | None = None
         self._unstored_since_s: float | None = None
@@ -149,7 +150,7 @@ class Ingester:
             self.counts.messages += 1
 
     def _check(self) -> None:
-        """Now and then: is the stream still the one that was read? Cuts off what is stored."""
+        """Now and then: is the stream still the one that was read, and all of it? Cuts off what is stored."""
         now_s = time.monotonic()
         if now_s - self._checked_s < CHECK_S:
             return
@@ -161,9 +162,12 @@ class Ingester:
                     "telemetry: %s was emptied and its clock set back; reading it from its start", name
                 )
                 reading.read = "0"
-            elif streams.has_lost(self._client, stream, reading.read):
-                self.counts.lost_ranges += 1
-                logger.warning("telemetry: entries of %s were cut off before they were read", name)
+                continue
+            lost = self._losses[name].count(self._client, stream, position=reading.read, read=reading.entries)
+            if lost:
+                self.counts.lost_entries += lost
+                reading.dropped += lost
+                logger.warning("telemetry: %s entries of %s were cut off before they were read", lost, name)
             streams.trim(self._client, stream, stored=reading.stored, now_s=self.clock())
 
     # Storing -----------------------------------------------------------------------------------------------

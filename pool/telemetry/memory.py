@@ -13,7 +13,8 @@ from pool.domain.cells import Cell, SeriesKey
 from pool.domain.gauges import GaugeCell, Subject
 from pool.telemetry.facts import Fact, Names, read_fact
 from pool.telemetry.joining import Joined, Joiner, Waiting
-from pool.telemetry.open_cells import OpenCells
+from pool.telemetry.open_cells import AHEAD_S, OpenCells
+from pool.telemetry.partitions import KEEP_RECORDS
 from pool.telemetry.publishing import write_messages
 from pool.telemetry.rows import CELLS, GAUGE_CELLS
 from pool.telemetry.samples import EngineTimes, read_engine_times, read_sample
@@ -51,6 +52,8 @@ class Memory:
     """Resolution → time before which coarse cells are known as complete in the tables."""
     fact_count: int = 0
     sample_count: int = 0
+    facts_out_of_time: int = 0
+    """Older than records are kept, or of a clock that is wrong."""
     _records: dict[tuple[str, datetime], Fact] = field(default_factory=dict)
     _joins: list[Joined] = field(default_factory=list)
     _staged: dict[tuple[Subject, int], GaugeCell] = field(default_factory=dict)
@@ -157,6 +160,9 @@ class Memory:
         return moved or written or bool(batch.closed)
 
     def _take_fact(self, fact: Fact, *, now_s: float) -> None:
+        if not now_s - KEEP_RECORDS.total_seconds() <= fact.at.timestamp() <= now_s + AHEAD_S:
+            self.facts_out_of_time += 1
+            return
         self.fact_count += 1
         self._records[fact.request_id, fact.at] = fact
         for key in fact.series:

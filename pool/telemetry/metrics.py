@@ -15,7 +15,7 @@ def fill_telemetry(page: Page, ingester: Ingester, now_s: float) -> None:
             page.set("sluice_stream_unreadable_total", reading.unreadable, stream=stream)
         page.set("sluice_facts_read_total", memory.fact_count)
         page.set("sluice_samples_read_total", memory.sample_count)
-    page.set("sluice_stream_cut_total", counts.lost_ranges)
+    page.set("sluice_stream_cut_total", counts.lost_entries)
     page.set("sluice_store_batches_total", counts.stored_batches)
     page.set("sluice_store_failures_total", counts.failed_batches)
     page.set("sluice_store_discarded_total", counts.discarded)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic
 
-from django.db import connection, transaction
+from django.db import DatabaseError, IntegrityError, connection, transaction
 from django.db.models import F
 
 from pool.domain.cells import Cell, SeriesKey
@@ -18,7 +18,7 @@ from pool.domain.gauges import GaugeCell, Subject
 from pool.models import RequestRecord, StreamPosition
 from pool.telemetry.copying import change, put, target_of
 from pool.telemetry.open_cells import Taken
-from pool.telemetry.partitions import ensure_partition
+from pool.telemetry.partitions import ensure_partition, forget_known
 from pool.telemetry.records import RECORD_COLUMNS, row_of
 from pool.telemetry.rows import CELLS, GAUGE_CELLS, C, K, Kind, Row, datetime_of
 
@@ -33,6 +33,10 @@ _MOST_IDS = 50_000
 class Overtaken(Exception):
     """The positions are not those that this process stored last: another one stored, or a commit's answer was lost.
     What is in memory may be wrong and has to be read from the tables again."""
+
+
+class MissingPartition(DatabaseError):
+    """One was dropped since it was made or seen; the next try makes it again."""
 
 
 class Ids(Generic[K]):
@@ -93,6 +97,19 @@ class Store:
 
     def write(self, batch: Batch, *, now: datetime) -> None:
         """One transaction. Raises Overtaken, and database errors after which it may be tried again."""
+        try:
+            self._write(batch, now=now)
+        except IntegrityError as exc:
+            forget_known()
+            if "no partition of relation" in str(exc):
+                raise MissingPartition(str(exc)) from exc
+            raise
+        except DatabaseError:
+            forget_known()
+            raise
+
+    def _write(self, batch: Batch, *, now: datetime) -> None:
+        _ensure_all(batch)
         with transaction.atomic():
             for stream, (before, after) in batch.positions.items():
                 _move_from(stream, before, after, dropped=batch.dropped.get(stream, 0), now=now)
@@ -199,6 +216,15 @@ def _put_records(rows: Sequence[Row]) -> None:
     if rows:
         _ensure(RequestRecord._meta.db_table, {int(row[1].timestamp()) for row in rows})
         put(target_of(RequestRecord, RECORD_COLUMNS, _RECORD_KEYS), rows, replace=False)
+
+
+def _ensure_all(batch: Batch) -> None:
+    """Before the transaction, so that it holds no lock on the tables themselves."""
+    for kind, taken in ((CELLS, batch.cells), (GAUGE_CELLS, batch.gauges)):
+        for period_s, model in kind.tables.items():
+            seconds = {at_s for _, at_s, _ in taken.whole.get(period_s, ())}
+            _ensure(model._meta.db_table, seconds | {at_s for _, at_s in taken.late.get(period_s, {})})
+    _ensure(RequestRecord._meta.db_table, {int(row[1].timestamp()) for row in batch.records})
 
 
 def _ensure(table: str, seconds: set[int]) -> None:

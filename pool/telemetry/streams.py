@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import redis
@@ -38,14 +39,27 @@ def was_emptied(client: redis.Redis, stream: str, position: str) -> bool:
     return bool(newest) and order_of(newest[0][0].decode()) < order_of(position)
 
 
-def has_lost(client: redis.Redis, stream: str, position: str) -> bool:
-    """True when entries after `position` were cut off before anybody read them."""
-    try:
-        found = client.xinfo_stream(stream)
-    except redis.ResponseError:  # no such stream
-        return False
-    deleted = found.get("max-deleted-entry-id", b"0-0")
-    return order_of(deleted.decode() if isinstance(deleted, bytes) else str(deleted)) > order_of(position)
+@dataclass
+class Losses:
+    """Compares how many entries a stream got with how many of them were read, whenever all were read that are there."""
+
+    added: int | None = None
+    read: int = 0
+
+    def count(self, client: redis.Redis, stream: str, *, position: str, read: int) -> int:
+        """Entries that were cut off unread since this was last asked. `read`: so far, by this process."""
+        try:
+            found: Any = client.xinfo_stream(stream)
+        except redis.ResponseError:  # no such stream
+            self.added = None
+            return 0
+        if order_of(found["last-generated-id"].decode()) != order_of(position):
+            return 0
+        added = int(found["entries-added"])
+        before, since = self.added, read - self.read
+        self.added, self.read = added, read
+        # Counted less than before: another stream of the same name, or another count.
+        return 0 if before is None or added < before or since < 0 else max(0, added - before - since)
 
 
 def trim(client: redis.Redis, stream: str, *, stored: str, now_s: float) -> None:

@@ -1,19 +1,14 @@
-import json
-import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import redis
 
 from pool.domain.cells import Cell, SeriesKey
 from pool.domain.gauges import GaugeCell, Subject
-from pool.models import RESOLUTIONS, RequestRecord, SecondCell, StreamPosition, TenSecondCell, TenSecondGauge
+from pool.models import RESOLUTIONS, SecondCell, StreamPosition, TenSecondGauge
 from pool.queries.cells import CellFilter, find_series, list_cells, sum_cells
 from pool.queries.traffic import list_recent_traffic
-from pool.services.routing import create_routing_state
-from pool.telemetry.facts import fold
-from pool.telemetry.ingest import Ingester
+from pool.telemetry.facts import MOST_REGIONS, OTHER, fold
 from pool.telemetry.rows import GAUGE_CELLS
 from pool.telemetry.store import add_cells, add_gauges, move_position, read_position
 
@@ -83,6 +78,31 @@ def test_a_region_counts_beside_the_series() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"gaps": [0.1, {"-1": 1}]},
+        {"gaps": [0.1, {"3": 1.5}]},
+        {"gaps": [0.1, {"99999": 1}]},
+        {"gaps": [0.1, {"3": "many"}]},
+        {"prompt_tokens": -1},
+        {"prompt_tokens": 2**31},
+        {"model": "a\0b"},
+        {"tries": 7},
+    ],
+)
+def test_what_no_column_could_hold_never_reaches_the_database(bad: dict[str, Any]) -> None:
+    assert fold([make_fact(**bad)]).unreadable == 1
+
+
+def test_regions_that_callers_make_up_count_as_other() -> None:
+    folded = fold([make_fact(region=f"place-{number}") for number in range(MOST_REGIONS + 10)])
+
+    regions = {key.region: cell.counts["requests"] for (key, _), cell in folded.cells.items() if key.region}
+    assert len(regions) == MOST_REGIONS + 1
+    assert regions[OTHER] == 10
+
+
 @pytest.mark.django_db
 def test_cells_add_up_at_every_resolution_and_the_position_moves() -> None:
     cells = fold([make_fact(), make_fact(ttft_s=0.4)]).cells
@@ -127,22 +147,6 @@ def test_gauges_add_up_and_what_was_not_measured_is_missing() -> None:
     )
     assert total.counters == {"steps": 20}
     assert set(total.gauges) == {"running"}
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_stream_is_read_once_and_from_where_it_stopped() -> None:
-    create_routing_state("i-test")
-    client = redis.Redis.from_url(os.environ["SLUICE_REDIS_URL"])
-    client.delete(STREAM)
-    client.xadd(STREAM, {"b": json.dumps([make_fact(), make_fact()])})
-    client.xadd(STREAM, {"b": "no json"})
-
-    counts = [Ingester(os.environ["SLUICE_REDIS_URL"]).run_once(block_ms=10) for _ in range(2)]
-
-    assert counts == [2, 0]
-    assert TenSecondCell.objects.get().requests == 2
-    assert RequestRecord.objects.count() == 2
-    client.delete(STREAM)
 
 
 @pytest.mark.django_db
