@@ -30,6 +30,7 @@ from pool.queries.events import Event
 from pool.queries.latency import DifferenceHeatmap, LatencyHeatmap, Line, RegionHeatmap
 
 COLOURINGS: Final = ("count", "share")
+_FEW_SAMPLES: Final = 20
 _SECONDS = "%{y:.3~s}s"
 
 
@@ -44,9 +45,10 @@ def draw_heatmap(
         shares = (counts / samples).astype(np.float32)
     counts[:, samples == 0] = np.nan
     shown, other = (counts, shares) if colouring == "count" else (shares, counts)
+    most = float(np.nanmax(counts, initial=1.0)) if colouring == "count" else _largest_share(shares, samples)
     lines = [trace for line in picture.lines for trace in _draw_line(line, picture, times)]
     return build(
-        [_heat(shown, other, times, picture.edges_s, colouring), *lines, *_draw_events(events)],
+        [_heat((shown, other), times, picture.edges_s, colouring, most), *lines, *_draw_events(events)],
         xaxis=time_axis(times[0], times[-1]),
         yaxis=_latency_axis(picture.edges_s),
         yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
@@ -80,7 +82,7 @@ def draw_difference(picture: DifferenceHeatmap) -> Figure:
         z=np.abs(np.where(significant, np.nan, values)),
         zmin=0,
         zmax=largest,
-        colorscale=[[step / (len(GREYS) - 1), colour] for step, colour in enumerate(GREYS)],
+        colorscale=_grey_scale(),
         showscale=False,
         hovertemplate=hover.replace("%{z:+.2%}<br>", "") + f"<extra>{_('may be chance')}</extra>",
         **common,
@@ -109,37 +111,53 @@ def draw_difference(picture: DifferenceHeatmap) -> Figure:
 
 
 def draw_regions(picture: RegionHeatmap) -> Figure:
+    """Two heatmaps on each other: grey what few samples give, coloured what enough give."""
     times = _edges_ms(picture.start, picture.step_s, _columns_of(picture))
     names = [plain(region) for region in picture.regions]
-    seconds = np.array(picture.seconds, dtype=np.float32).reshape(len(names), -1)
-    samples = np.array(picture.samples, dtype=np.int32).reshape(len(names), -1)
+    shape = (-1, len(times) - 1)
+    seconds = np.array(picture.seconds, dtype=np.float32).reshape(shape)
+    enough = np.array(picture.enough, dtype=bool).reshape(shape)
+    known = seconds[np.isfinite(seconds)]
     hover = (
         "%{y}<br>%{x|%H:%M:%S}<br>"
         + f"p{100 * picture.quantile:g} "
         + "%{z:.3~s}s<br>"
         + _("%{customdata:,} samples")
-        + "<extra></extra>"
     )
-    trace = go.Heatmap(
-        x=times,
-        y=names,
-        z=seconds,
-        customdata=samples,
+    common = {
+        "x": times,
+        "y": names,
+        "customdata": np.array(picture.samples, dtype=np.int32).reshape(shape),
+        "zmin": 0,
+        "zmax": float(known.max()) if known.size else 1.0,
+        "ygap": 2,
+    }
+    grey = go.Heatmap(
+        z=np.where(enough, np.nan, seconds),
+        colorscale=_grey_scale(),
+        showscale=False,
+        hovertemplate=hover + f"<extra>{_('few samples')}</extra>",
+        **common,
+    )
+    coloured = go.Heatmap(
+        z=np.where(enough, seconds, np.nan),
         colorscale=root_scale(HEAT),
-        zmin=0,
         colorbar=_colorbar(".2~s", suffix="s"),
-        hovertemplate=hover,
-        ygap=2,
+        hovertemplate=hover + "<extra></extra>",
+        **common,
     )
     return build(
-        [trace],
+        [grey, coloured],
         xaxis=time_axis(times[0], times[-1]),
         yaxis=name_axis(names),
         meta={"stage": picture.stage, "quantile": picture.quantile, "step_s": picture.step_s},
     )
 
 
-def _heat(shown: Any, other: Any, times: list[float], edges_s: Iterable[float], colouring: str) -> Any:
+def _heat(
+    values: tuple[Any, Any], times: list[float], edges_s: Iterable[float], colouring: str, most: float
+) -> Any:
+    shown, other = values
     count, share = ("z", "customdata") if colouring == "count" else ("customdata", "z")
     hover = "%{x|%H:%M:%S}<br>" + _SECONDS + f"<br>%{{{count}:,}} " + _("samples") + f" · %{{{share}:.1%}}"
     return go.Heatmap(
@@ -148,6 +166,7 @@ def _heat(shown: Any, other: Any, times: list[float], edges_s: Iterable[float], 
         z=shown,
         customdata=other,
         zmin=0,
+        zmax=most,
         colorscale=root_scale(HEAT),
         colorbar=_colorbar(",d" if colouring == "count" else ".0%"),
         hovertemplate=hover + "<extra></extra>",
@@ -224,6 +243,17 @@ def _event_line(event: Event) -> dict[str, Any]:
 def _latency_axis(edges_s: Sequence[float]) -> dict[str, Any]:
     limits = [math.log10(edges_s[0]), math.log10(edges_s[-1])]
     return seconds_axis(edges_s[0], edges_s[-1]) | {"range": limits}
+
+
+def _grey_scale() -> list[list[Any]]:
+    return [[step / (len(GREYS) - 1), colour] for step, colour in enumerate(GREYS)]
+
+
+def _largest_share(shares: Any, samples: Any) -> float:
+    """Where the colours end. One of few samples is a large share: such columns would make all else pale."""
+    found = shares[:, samples >= _FEW_SAMPLES]
+    found = found if found.size else shares[np.isfinite(shares)]
+    return float(found.max()) if found.size else 1.0
 
 
 def _colorbar(tickformat: str, *, suffix: str = "") -> dict[str, Any]:

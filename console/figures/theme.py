@@ -83,7 +83,8 @@ def format_seconds(seconds: float) -> str:
 
 def _layout() -> dict[str, Any]:
     return {
-        "margin": {"l": 56, "r": 8, "t": 8, "b": 28},
+        # Room for the colour bar's labels and for the date, so that another range or colouring moves nothing.
+        "margin": {"l": 60, "r": 72, "t": 10, "b": 40},
         "font": {"family": "var(--font)", "size": 12, "color": "var(--text-2)"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "var(--heat-missing)",

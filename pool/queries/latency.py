@@ -84,6 +84,7 @@ class LatencyHeatmap:
 class DifferenceHeatmap:
     """`differences[row][column]`: share of the release's samples of that column minus the base's; None where one has
     none. `significant`: by Fisher's exact test with Holm's correction for all cells, at 5 %; what is not is shown grey.
+    `range_differences` and `range_significant`: the same by row for the range as a whole, which shows less of it.
     `summaries`: of base and release over the range."""
 
     model: str
@@ -97,6 +98,8 @@ class DifferenceHeatmap:
     has_top: bool
     differences: tuple[tuple[float | None, ...], ...]
     significant: tuple[tuple[bool, ...], ...]
+    range_differences: tuple[float | None, ...]
+    range_significant: tuple[bool, ...]
     base_samples: tuple[int, ...]
     release_samples: tuple[int, ...]
     summaries: tuple[Summary, Summary]
@@ -151,15 +154,19 @@ def load_difference(
     wanted: CellFilter, stage: str, columns: Columns, *, base: int, release: int, now: datetime
 ) -> DifferenceHeatmap:
     """11 queries. The filter's own releases are not looked at."""
-    sides = []
+    loaded = []
     for number in (base, release):
         series = find_series(replace(wanted, releases=(number,)))
         summed = load_summed(series, stage, columns)
-        trials = _independent_trials(summed, _count_requests(series, columns), stage)
+        weights = _weights(summed, _count_requests(series, columns), stage)
         state = load_data_state(series, columns, (summed.samples > 0).tolist(), now=now)
-        sides.append((summed, trials, state))
-    (first, first_trials, first_state), (second, second_trials, second_state) = sides
+        loaded.append((summed, weights, state))
+    (first, first_weights, first_state), (second, second_weights, second_state) = loaded
     rows = rows_of(Summed(first.counts + second.counts, first.sums_s + second.sums_s), DIFFERENCE_ROWS)
+    sides = (first.fold(rows), second.fold(rows))
+    trials = (sides[0] * first_weights, sides[1] * second_weights)
+    whole = _subtract_shares(*(side.sum(axis=1, keepdims=True) for side in sides))
+    whole_found = _test_cells(*(side.sum(axis=1, keepdims=True) for side in trials))
     return DifferenceHeatmap(
         model=wanted.model,
         stage=stage,
@@ -170,8 +177,10 @@ def load_difference(
         step_s=columns.step_s,
         edges_s=rows.edges_s(),
         has_top=rows.with_top(),
-        differences=_subtract_shares(first.fold(rows), second.fold(rows)),
-        significant=_test_cells(first.fold(rows), second.fold(rows), first_trials, second_trials),
+        differences=_subtract_shares(*sides),
+        significant=_test_cells(*trials),
+        range_differences=tuple(row[0] for row in whole),
+        range_significant=tuple(row[0] for row in whole_found),
         base_samples=tuple(first.samples.tolist()),
         release_samples=tuple(second.samples.tolist()),
         summaries=(summary_of(first), summary_of(second)),
@@ -267,7 +276,7 @@ def _count_by_region(regions: Mapping[int, str], columns: Columns) -> dict[str, 
     return found
 
 
-def _independent_trials(summed: Summed, requests: Counts, stage: str) -> Seconds:
+def _weights(summed: Summed, requests: Counts, stage: str) -> Seconds:
     """By column: the factor by which samples are made independent ones. The gaps of one stream are alike: a thousand of
     them say no more about a release than one request does."""
     if stage != "itl":
@@ -281,20 +290,14 @@ def _subtract_shares(base: Counts, release: Counts) -> tuple[tuple[float | None,
     return tuple(_nullable(row) for row in shares)
 
 
-def _test_cells(
-    base: Counts, release: Counts, base_trials: Seconds, release_trials: Seconds
-) -> tuple[tuple[bool, ...], ...]:
-    """Cells in which both releases have nothing are no tests, and do not count for the correction."""
-    mine, other = (base * base_trials).astype(np.int64), (release * release_trials).astype(np.int64)
-    mine_total = (base.sum(axis=0) * base_trials).astype(np.int64)
-    other_total = (release.sum(axis=0) * release_trials).astype(np.int64)
+def _test_cells(base: Seconds, release: Seconds) -> tuple[tuple[bool, ...], ...]:
+    """Of independent samples. Cells in which both have none are no tests, and do not count for the correction."""
+    mine, other = base.astype(np.int64), release.astype(np.int64)
+    mine_total, other_total = mine.sum(axis=0), other.sum(axis=0)
     cells = np.argwhere((mine + other > 0) & (mine_total > 0) & (other_total > 0))
     p_values = [
         compare_shares(
-            int(other[row, column]),
-            int(other_total[column]),
-            int(mine[row, column]),
-            int(mine_total[column]),
+            int(other[row, column]), int(other_total[column]), int(mine[row, column]), int(mine_total[column])
         )
         for row, column in cells
     ]
