@@ -117,7 +117,7 @@ QUEUES: Final[dict[str, Metric]] = {
 TELEMETRY: Final[dict[str, Metric]] = {
     "sluice_stream_read_total": Metric("counter", ("stream",), "Entries of a Redis stream that telemetry read."),
     "sluice_stream_unreadable_total": Metric("counter", ("stream",), "What telemetry could not read of them."),
-    "sluice_stream_cut_total": Metric("counter", (), "Times that entries were cut off before they were read."),
+    "sluice_stream_cut_total": Metric("counter", (), "Entries that Redis cut off before they were read."),
     "sluice_facts_read_total": Metric("counter", (), "Facts of requests that telemetry read."),
     "sluice_samples_read_total": Metric("counter", (), "Readings of replicas, devices and processes that it read."),
     "sluice_store_batches_total": Metric("counter", (), "Batches that were stored."),
