@@ -6,6 +6,7 @@ sampled divisor (KV use), sums are divided, not means of shares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,9 +106,9 @@ def _grid_of(start: datetime, end: datetime) -> _Grid:
     resolution_s = next((seconds for edge, seconds in _RESOLUTIONS if length <= edge), 300)
     whole_s = max(1, length.total_seconds())
     column_s = resolution_s * max(1, -(-int(whole_s) // (resolution_s * MOST_COLUMNS)))
-    # From the end on: where not all fits, the oldest is left out.
-    end_s = -(-int(end.timestamp()) // column_s) * column_s
-    columns = -(-int(end_s - start.timestamp()) // column_s)
+    # From the end on, with what is still open: where not all fits, the oldest is left out.
+    end_s = math.ceil(end.timestamp() / column_s) * column_s
+    columns = math.ceil((end_s - start.timestamp()) / column_s)
     columns = min(MOST_COLUMNS, max(1, columns))
     return _Grid(end_s - columns * column_s, column_s, columns, resolution_s)
 
