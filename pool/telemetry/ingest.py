@@ -208,7 +208,7 @@ class Ingester:
         except (DatabaseError, InterfaceError, RoutingState.DoesNotExist, redis.RedisError) as exc:
             logger.info("telemetry: waiting: %s", exc)
             self.counts.failed_batches += 1
-            storing.submit(connection.close)
+            storing.submit(_close)
         else:
             self._note(outcome)
 
@@ -264,9 +264,14 @@ class Ingester:
                     storing.submit(self._write, batch).result(LAST_WRITE_S)
         except (DatabaseError, InterfaceError, Overtaken, TimeoutError) as exc:
             logger.info("telemetry: the last batch was not stored, it will be read again: %s", exc)
-        storing.submit(connection.close)
+        storing.submit(_close)
 
     def _memory(self) -> Memory:
         if self.memory is None:
             raise RuntimeError("telemetry has no memory yet")
         return self.memory
+
+
+def _close() -> None:
+    """The connection of the thread that calls it: the name looks it up."""
+    connection.close()
