@@ -10,7 +10,6 @@ from typing import Final
 
 from pool.domain.gauges import GaugeCell
 from pool.domain.prometheus import DELAY_BOUNDS_S, STEP_BOUNDS_S, ClassicHistogram, Page
-from workers.engine_ring import FinishedRequest, Step
 
 MOST_REPLICAS: Final = 512
 """Of them the longest unseen are forgotten; a node serves some dozens at once."""
@@ -47,17 +46,14 @@ class ReplicaTotals:
     missing: str = ""
     device_ratios: dict[str, float] = field(default_factory=dict)
 
-    def add(
-        self, cell: GaugeCell, steps: Iterable[Step], finished: Iterable[FinishedRequest], *, lost_steps: int
-    ) -> None:
-        """`lost_steps`: of this generation's ring since it is read."""
-        for step in steps:
-            histogram = self.steps.setdefault(step.kind, ClassicHistogram(STEP_BOUNDS_S))
-            histogram.observe(step.schedule_s + step.execute_s + step.update_s)
-        for request in finished:
-            if request.queue_s is not None:
+    def add(self, cell: GaugeCell, times: Mapping[str, Iterable[float]], *, lost_steps: int) -> None:
+        """`times`: seconds of steps by their kind, and `scheduler_queue`. `lost_steps`: of this generation's ring."""
+        for kind, values in times.items():
+            if kind == "scheduler_queue":
                 self.has_queue = True
-                self.queue.observe(request.queue_s)
+                self.queue.observe_many(values)
+            else:
+                self.steps.setdefault(kind, ClassicHistogram(STEP_BOUNDS_S)).observe_many(values)
         for name, increase in cell.counters.items():
             self.counters[name] = self.counters.get(name, 0.0) + increase
         self.lost_steps += max(0, lost_steps - self.lost_before)

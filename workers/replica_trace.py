@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pool.domain.gauges import GaugeCell
+from pool.domain.gauges import Gauge, GaugeCell
 from pool.domain.histogram import Histogram
-from pool.domain.memory_map import tail_ratio
 from pool.ports import EngineLoad, EngineSpec
-from workers.engine_ring import Allocator, BlockMap, FinishedRequest, RingReader, Step
+from workers.block_figures import BlockFigures, count_blocks
+from workers.engine_ring import RingReader
 from workers.plugin.sluice_engine.ring import FILE_NAME
 from workers.replica_totals import ReplicaTotals
+from workers.ring_records import Allocator, FinishedRequest, Step
 from workers.session_memory import SessionMemory
 
 LEAST_RESERVED_BYTES: Final = 2**30
 """Under so much reserved memory the allocator's ratio says nothing and is absent."""
-RUNS_EVERY_S: Final = 2.0
-"""Runs of free blocks take a walk over all blocks."""
+MAP_EVERY_S: Final = 1.0
+"""A map is three bytes for each block, to be read and counted."""
 LOAD_COUNTERS: Final = {
     "prefix_queries_tokens": "cache_queries_tokens",
     "prefix_hits_tokens": "cache_hits_tokens",
@@ -53,13 +54,12 @@ class ReplicaTrace:
     reader: RingReader = field(init=False)
     memory: SessionMemory = field(default_factory=SessionMemory)
     newest: Step | None = None
-    map: BlockMap | None = None
+    blocks: BlockFigures | None = None
     allocator: Allocator | None = None
     missing: str = ""
     _load: EngineLoad | None = None
     _counted_load: EngineLoad | None = None
-    _runs_at: float = -1e9
-    _largest_run: int | None = None
+    _mapped_at: float = -1e9
 
     def __post_init__(self) -> None:
         self.reader = RingReader(f"{self.engine.spec.directory}/{FILE_NAME}", clock=self.clock)
@@ -73,13 +73,15 @@ class ReplicaTrace:
         cell = GaugeCell()
         self.missing = self.reader.missing
         steps, finished = self.reader.read_steps(), self.reader.read_finished()
-        if steps or self.newest is None:
-            self.map = self.reader.read_block_map() or self.map
-            self.allocator = self.reader.read_allocator()
+        self._read_map()
         # With what runs and waits now, also after requests that left between two steps.
         self.newest = self.reader.read_newest_step() or self.newest
         self._note_steps(cell, steps)
-        self._note_requests(cell, finished)
+        waits = [one.queue_s for one in finished if one.queue_s is not None]
+        times = sort_latencies(steps)
+        if waits:
+            times["scheduler_queue"] = waits
+        cell.steps = {name: Histogram.of(values) for name, values in times.items()}
         self._note_blocks(cell)
         self._note_allocator(cell)
         self._note_load(cell)
@@ -87,9 +89,9 @@ class ReplicaTrace:
             self.memory.read(self.engine.members)
         if self.memory.rss_bytes is not None:
             cell.note("rss_bytes", self.memory.rss_bytes)
-        if faults := self.memory.take_major_faults():
+        if (faults := self.memory.take_major_faults()) is not None:
             cell.count("major_faults", faults)
-        self.totals.add(cell, steps, finished, lost_steps=self.reader.lost_steps)
+        self.totals.add(cell, times, lost_steps=self.reader.lost_steps)
         self.totals.missing, self.totals.looked_at = self.missing, self.clock()
         return cell, finished
 
@@ -107,24 +109,28 @@ class ReplicaTrace:
         head = self.reader.head
         return head is not None and head.simulated
 
-    def _note_steps(self, cell: GaugeCell, steps: list[Step]) -> None:
+    def _read_map(self) -> None:
+        now = self.clock()
+        if now - self._mapped_at < MAP_EVERY_S:
+            return
+        self._mapped_at = now
+        found = self.reader.read_block_map()
+        if found is not None and (self.blocks is None or found.at_s != self.blocks.at_s):
+            self.blocks = count_blocks(found)
+        self.allocator = self.reader.read_allocator()
+
+    def _note_steps(self, cell: GaugeCell, steps: Sequence[Step]) -> None:
         # An idle engine makes no steps: its state is told all the same, and the age of its newest step.
-        for step in steps or ([self.newest] if self.newest else []):
-            cell.note("running", step.running)
-            cell.note("waiting", step.waiting)
-            cell.note("kv_used_blocks", step.used_blocks)
-        for step in steps:
-            cell.note("batch_sequences", step.prefill_sequences + step.decode_sequences)
-            cell.steps.setdefault(step.kind, Histogram()).add(step_latency_s(step))
+        if told := steps or ([self.newest] if self.newest else []):
+            cell.gauges["running"] = gauge_of([step.running for step in told])
+            cell.gauges["waiting"] = gauge_of([step.waiting for step in told])
+            cell.gauges["kv_used_blocks"] = gauge_of([step.used_blocks for step in told])
         if steps:
+            batches = [step.prefill_sequences + step.decode_sequences for step in steps]
+            cell.gauges["batch_sequences"] = gauge_of(batches)
             cell.counters.update(count_steps(steps))
         if self.newest is not None:
             cell.note("age_s", max(0.0, self.clock() - self.newest.at_s))
-
-    def _note_requests(self, cell: GaugeCell, finished: Iterable[FinishedRequest]) -> None:
-        waits = [one.queue_s for one in finished if one.queue_s is not None]
-        if waits:
-            cell.steps["scheduler_queue"] = Histogram.of(waits)
 
     def _note_blocks(self, cell: GaugeCell) -> None:
         if (blocks := self.kv_blocks) is not None:
@@ -132,24 +138,8 @@ class ReplicaTrace:
         head = self.reader.head
         if head is not None and head.kv_bytes is not None:
             cell.note("kv_bytes", head.kv_bytes)
-        if self.map is None:
-            return
-        cell.note("kv_shared_blocks", self.map.shared_blocks)
-        cell.note("kv_reusable_blocks", self.map.reusable_blocks)
-        cell.note("kv_free_blocks", self.map.free_blocks)
-        cell.note("kv_held_tokens", self.map.held_tokens)
-        if self.map.tail_tokens is not None:
-            cell.note("kv_tail_tokens", self.map.tail_tokens)
-        if (ratio := tail_ratio_of(self.map)) is not None:
-            cell.note("kv_tail_ratio", ratio)
-        if (run := self._find_largest_run(self.map)) is not None:
-            cell.note("largest_free_run_blocks", run)
-
-    def _find_largest_run(self, blocks: BlockMap) -> int | None:
-        now = self.clock()
-        if now - self._runs_at >= RUNS_EVERY_S:
-            self._runs_at, self._largest_run = now, blocks.largest_free_run_blocks
-        return self._largest_run
+        if self.blocks is not None:
+            self.blocks.note(cell)
 
     def _note_allocator(self, cell: GaugeCell) -> None:
         found = self.allocator
@@ -179,12 +169,20 @@ class ReplicaTrace:
                     cell.note(name, gauge)
 
 
-def step_latency_s(step: Step) -> float:
-    """From the start of its scheduling to the end of its update."""
-    return step.schedule_s + step.execute_s + step.update_s
+def gauge_of(values: Sequence[float]) -> Gauge:
+    """`values` is not empty."""
+    return Gauge(min(values), sum(values), max(values), len(values))
 
 
-def count_steps(steps: list[Step]) -> dict[str, float]:
+def sort_latencies(steps: Iterable[Step]) -> dict[str, list[float]]:
+    """By what the step computed; each from the start of its scheduling to the end of its update, in seconds."""
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        found.setdefault(step.kind, []).append(step.schedule_s + step.execute_s + step.update_s)
+    return found
+
+
+def count_steps(steps: Sequence[Step]) -> dict[str, float]:
     return {
         "steps": len(steps),
         "prefill_tokens": sum(step.prefill_tokens for step in steps),
@@ -195,13 +193,6 @@ def count_steps(steps: list[Step]) -> dict[str, float]:
         "execute_s": sum(step.execute_s for step in steps),
         "update_s": sum(step.update_s for step in steps),
     }
-
-
-def tail_ratio_of(blocks: BlockMap) -> float | None:
-    """Unused part of what the held blocks fit; None where the engine cannot tell it."""
-    if (tail := blocks.tail_tokens) is None:
-        return None
-    return tail_ratio(held_blocks=blocks.used_blocks, held_tokens=blocks.held_tokens, tail_tokens=tail)
 
 
 def dump_cell(cell: GaugeCell) -> dict[str, Any]:

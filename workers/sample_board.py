@@ -16,7 +16,7 @@ from django.db import DatabaseError, InterfaceError
 
 from pool.models import RoutingState
 from pool.services.delivery import connect
-from workers.engine_ring import BlockMap
+from workers.ring_records import BlockMap
 
 logger = logging.getLogger(__name__)
 

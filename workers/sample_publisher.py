@@ -15,9 +15,9 @@ from pool.domain.gauges import GaugeCell
 from pool.domain.prometheus import Page
 from pool.ports import DeviceFacts, EngineLoad, EngineSpec
 from workers.device_meter import DeviceMeter
-from workers.engine_ring import FinishedRequest
 from workers.replica_totals import TotalsBoard
 from workers.replica_trace import ReplicaTrace, WatchedEngine, dump_cell
+from workers.ring_records import FinishedRequest
 from workers.sample_board import SampleBoard
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ class SessionMemory:
     proc: str = "/proc"
     rss_bytes: int | None = None
     _faults: dict[tuple[int, int], int] = field(default_factory=dict)
-    _increase: int = 0
+    _increase: int | None = None
     _has_read: bool = False
 
     def read(self, pids: Iterable[int]) -> None:
@@ -28,12 +28,12 @@ class SessionMemory:
         faults = {(pid, one.started_ticks): one.major_faults for pid, one in found.items()}
         if self._has_read:
             # A process that came meanwhile began at none.
-            self._increase += sum(max(0, count - self._faults.get(key, 0)) for key, count in faults.items())
+            self._increase = (self._increase or 0) + sum(
+                max(0, count - self._faults.get(key, 0)) for key, count in faults.items()
+            )
         self._faults, self._has_read = faults, True
 
     def take_major_faults(self) -> int | None:
-        """Since the last call; None before there were two readings to compare."""
-        if not self._has_read:
-            return None
-        taken, self._increase = self._increase, 0
+        """Since the last call; None when nothing was read since, or there is nothing to compare it with."""
+        taken, self._increase = self._increase, None
         return taken

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,11 +35,13 @@ class ClassicHistogram:
     def __post_init__(self) -> None:
         self.counts = self.counts or [0] * (len(self.bounds_s) + 1)
 
-    def observe(self, value_s: float) -> None:
+    def observe_many(self, values_s: Iterable[float]) -> None:
         """Negative, infinite and NaN values are no times and are left out."""
-        if 0 <= value_s < math.inf:
-            self.counts[bisect_left(self.bounds_s, value_s)] += 1
-            self.sum_s += value_s
+        counts, bounds = self.counts, self.bounds_s
+        for value in values_s:
+            if 0 <= value < math.inf:
+                counts[bisect_left(bounds, value)] += 1
+                self.sum_s += value
 
 
 @dataclass

@@ -16,8 +16,7 @@ TIMES = st.floats(min_value=0, max_value=1e5, allow_nan=False)
 @given(st.lists(TIMES))
 def test_buckets_count_what_is_not_above_their_bound(times: list[float]) -> None:
     histogram = ClassicHistogram(STEP_BOUNDS_S)
-    for value in times:
-        histogram.observe(value)
+    histogram.observe_many(times)
     page = Page()
     page.set_histogram("engine_step_latency_seconds", histogram, stage="decode")
 
@@ -69,8 +68,7 @@ def test_a_family_is_whole_although_its_values_came_one_by_one() -> None:
 
 def test_values_that_are_no_times_are_not_counted() -> None:
     histogram = ClassicHistogram((1.0,))
-    for value in (-1.0, math.nan, math.inf):
-        histogram.observe(value)
+    histogram.observe_many((-1.0, math.nan, math.inf))
 
     assert (histogram.counts, histogram.sum_s) == ([0, 0], 0.0)
 
