@@ -33,6 +33,8 @@ def navigation() -> list[NavigationItem]:
         "memory": _("Memory"),
         "requests": _("Requests"),
         "nodes": _("Nodes"),
+        "alerts": _("Alerts"),
+        "slos": _("SLOs"),
         "profiles": _("Profiles"),
         "keys": _("Keys"),
         "playground": _("Playground"),
@@ -48,6 +50,8 @@ _ROUTES = {
     "replicas": "replica-list",
     "requests": "request-search",
     "nodes": "node-list",
+    "alerts": "alert-list",
+    "slos": "slo-list",
     "profiles": "profile-list",
     "keys": "key-list",
 }

@@ -24,6 +24,8 @@ _PATHS = {
     '<circle cx="5.5" cy="11.5" r="2"/>',
     "keys": '<circle cx="5" cy="11" r="3.2"/><path d="m7.3 8.7 6.2-6.2M11 5l2 2"/>',
     "playground": '<path d="M2.5 3h11v8h-6L4.2 13.6V11H2.5z"/><path d="M5.3 6h5.4M5.3 8.3h3.4"/>',
+    "alerts": '<path d="M4 11V7a4 4 0 0 1 8 0v4l1.3 1.5H2.7zM6.5 14.2h3"/>',
+    "slos": '<circle cx="8" cy="8" r="6"/><circle cx="8" cy="8" r="2.6"/><path d="M8 8l4.6-4.6"/>',
     "audit": '<path d="M3.5 1.8h6.2l2.8 2.9v9.5h-9z"/><path d="M5.8 7.2h4.4M5.8 9.5h4.4M5.8 11.8h2.6"/>',
     "moon": '<path d="M13.5 9.6A6 6 0 0 1 6.4 2.5a6 6 0 1 0 7.1 7.1z"/>',
     "sun": '<circle cx="8" cy="8" r="2.8"/><path d="M8 1v1.6M8 13.4V15M1 8h1.6M13.4 8H15M3 3l1.2 1.2M11.8 11.8 13 13'
