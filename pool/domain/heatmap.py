@@ -20,8 +20,11 @@ KEPT_S: Final[Mapping[int, int]] = {1: 2 * 3600, 10: 30 * 86400, 300: 396 * 8640
 """Seconds that a stored cell covers → how long it is kept (`pool/telemetry/partitions.py`)."""
 ENOUGH_SAMPLES: Final[Mapping[float, int]] = {0.5: 2, 0.95: 20, 0.99: 100}
 """Quantile → samples from which on it is more than the largest value that happened to be seen: 1 ÷ (1 − quantile)."""
-_PER_ROW: Final = (1, 2, 3, 5, 10, 15)
+_PER_ROW: Final = (1, 2, 3, 5, 10, 15, 30)
+"""With 15 the whole histogram is 59 rows, with 30 it is 30."""
 _FEWEST_ROWS: Final = 24
+_MOVES_BY: Final = 4
+"""Rows by which the axis grows at either end."""
 
 
 class InvalidRange(PoolError):
@@ -106,14 +109,16 @@ def choose_rows(lowest: int, highest: int, *, largest: int = LARGEST_ROWS) -> Ro
     """The finest rows that hold the buckets from `lowest` to `highest` and some room around them, so that the axis of
     a live view moves seldom."""
     per_row = next(
-        (size for size in _PER_ROW if (highest + 1 - lowest) * 1.15 + 4 * size <= size * largest),
-        _PER_ROW[-1],
+        (size for size in _PER_ROW if highest + 1 - lowest <= size * (largest - 2 * _MOVES_BY - 2)), None
     )
-    last = LAST_BUCKET // per_row
-    low, high = max(0, lowest // per_row - 1), min(last, highest // per_row + 1)
-    while high - low + 1 < min(_FEWEST_ROWS, largest) and (low > 0 or high < last):
-        low, high = max(0, low - 1), min(last, high + 1)
-    return Rows(low * per_row, per_row, min(high - low + 1, largest))
+    if per_row is None:
+        per_row = next((size for size in _PER_ROW if size * largest > LAST_BUCKET), _PER_ROW[-1])
+    rows = LAST_BUCKET // per_row + 1
+    low = max(0, (lowest // per_row - 1) // _MOVES_BY * _MOVES_BY)
+    high = min(rows, -(-(highest // per_row + 2) // _MOVES_BY) * _MOVES_BY)
+    while high - low < _FEWEST_ROWS and (low > 0 or high < rows):
+        low, high = max(0, low - _MOVES_BY), min(rows, high + _MOVES_BY)
+    return Rows(low * per_row, per_row, high - low)
 
 
 def is_beyond_top(seconds: float | None) -> bool:
