@@ -9,6 +9,7 @@ from __future__ import annotations
 import console.boot  # isort: skip  # noqa: F401
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -155,6 +156,9 @@ class Worker:
         self.publisher.start()
         self.metrics = MetricsListener(make_address(config.metrics_port), self._fill_metrics)
         self.metrics.start()
+        # What is loaded by now stays: collections of garbage need not walk it twice a second.
+        gc.collect()
+        gc.freeze()
 
     def _make_publisher(self) -> SamplePublisher:
         return SamplePublisher(
