@@ -80,7 +80,7 @@ class DeviceMeter(threading.Thread):
         nvml: Any,
         *,
         our_pids: Callable[[], frozenset[int]],
-        read_host: Callable[[], DeviceFacts],
+        read_host: Callable[[], DeviceFacts | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="device-meter", daemon=True)
@@ -181,7 +181,7 @@ class DeviceMeter(threading.Thread):
 
     def _host(self) -> dict[str, dict[str, float]]:
         facts = self._read_host()
-        return {facts.uuid: _memory_of(facts, self._our_pids())}
+        return {facts.uuid: _memory_of(facts, self._our_pids())} if facts is not None else {}
 
     def _find_devices(self) -> list[Watched]:
         nvml = self._nvml

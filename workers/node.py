@@ -31,7 +31,7 @@ from pool.domain.prometheus import Page
 from pool.env import env_int, env_json, env_path, env_port_range, env_str
 from pool.metrics_listener import MetricsListener, make_address
 from pool.models import Node
-from pool.ports import EngineDriver, EngineLoad, EngineSpec, RuntimeRef
+from pool.ports import DeviceFacts, EngineDriver, EngineLoad, EngineSpec, RuntimeRef
 from pool.reconcilers.health import fill_loops
 from pool.reconcilers.loop import Listener, Loop
 from pool.services.nodes import (
@@ -164,13 +164,16 @@ class Worker:
         return SamplePublisher(
             node=self.node.name,
             board=SampleBoard(settings.REDIS_URL),
-            meter=DeviceMeter(
-                load_nvml(), our_pids=self._our_pids, read_host=lambda: self.inventory.list_devices()[0]
-            ),
+            meter=DeviceMeter(load_nvml(), our_pids=self._our_pids, read_host=self._newest_host),
             list_engines=self.supervisor.list_watched,
             list_devices=lambda: self.sampler.newest,
             list_processes=lambda: read_processes(self.config.data_dir),
         )
+
+    def _newest_host(self) -> DeviceFacts | None:
+        """The `cpu` device as the sampler measured it within the last second."""
+        newest = self.sampler.newest
+        return newest[0] if newest else None
 
     def _pass_on(self, board: GaugeBoard, spec: EngineSpec, load: EngineLoad) -> None:
         board.publish(spec.replica_id, spec.generation, load)

@@ -26,6 +26,8 @@ EVERY_S: Final = 0.5
 MEMORY_EVERY: Final = 4
 """Looks: the sizes of processes every 2 s."""
 PROCESSES_EVERY: Final = 10
+OWN_PROCESS: Final = "worker"
+"""As the launcher names the process that this runs in."""
 WATCH_S: Final = 3.0
 """The plug-in makes block maps for so long after each look of a page."""
 MOST_REQUESTS: Final = 4000
@@ -55,6 +57,7 @@ class SamplePublisher:
     processes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     _loads: dict[tuple[str, int], EngineLoad] = field(default_factory=dict)
     _looks: int = 0
+    _told: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         self.totals = TotalsBoard(self.node, clock=self.clock)
@@ -181,8 +184,15 @@ class SamplePublisher:
             cell = GaugeCell()
             for gauge, value in gauges.items():
                 cell.note(gauge, value)
+            if name == OWN_PROCESS:
+                cell.counters = self._count_own()
             found.append({"name": name, **dump_cell(cell)})
         return found
+
+    def _count_own(self) -> dict[str, float]:
+        """Since this was last told."""
+        told, self._told = self._told, (self.board.sent, self.board.dropped)
+        return {"samples": self._told[0] - told[0], "samples_dropped": self._told[1] - told[1]}
 
     def _send_maps(self, watched: frozenset[str]) -> None:
         maps = {}
