@@ -1,7 +1,8 @@
 """A profiler's run over a few steps of a serving engine, on demand: start, wait for the steps, stop, read, reduce.
 
 By vLLM's own routes, which the driver switches on (they cost nothing until they are used: the profiler is made at the
-first start). While it runs the engine is slower, by about a half on the CPU.
+first start). The steps themselves are hardly slower, but the engine stands still while it writes its trace at the end:
+see STILL_S_PER_STEP. Nobody should profile a replica that is not seen to bear it.
 """
 
 from __future__ import annotations

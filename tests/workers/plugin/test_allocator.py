@@ -135,13 +135,12 @@ def ranks(allocator: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> An
     wrapper = type("WorkerWrapperBase", (Wrapper,), {})
     monkeypatch.setitem(sys.modules, found.WORKER_BASE, SimpleNamespace(WorkerWrapperBase=wrapper))
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=make_cuda()))
-    monkeypatch.setattr(found.os, "register_at_fork", lambda **_: None)
     monkeypatch.setenv(ring.RING_VARIABLE, str(tmp_path / ring.FILE_NAME))
     monkeypatch.setattr(
         found.multiprocessing, "current_process", lambda: SimpleNamespace(name="VllmWorker-1")
     )
-    found.install_rank_probe()
-    found.install_rank_probe()
+    found.follow_ranks()
+    found.follow_ranks()
     return wrapper
 
 

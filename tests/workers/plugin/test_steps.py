@@ -282,3 +282,16 @@ def test_any_class_of_scheduler_is_followed_under_its_own_name(hook: Any, tmp_pa
 def test_no_value_of_a_request_is_in_a_reason(hook: Any) -> None:
     assert "secret" not in hook.describe(ValueError("secret prompt"))
     assert hook.describe(AttributeError("no attribute 'x'")) == "AttributeError: no attribute 'x'"
+
+
+def test_the_table_of_a_profile_is_spared_once_its_module_is_there(
+    hook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiler = sys.modules["sluice_engine.profiler"]
+    profiler.spare_table()
+    wrapper = type("TorchProfilerWrapper", (), {"_build_profiler_table": lambda self: "slow"})
+    monkeypatch.setitem(sys.modules, profiler.WRAPPER, SimpleNamespace(TorchProfilerWrapper=wrapper))
+    profiler.spare_table()
+    profiler.spare_table()
+
+    assert wrapper()._build_profiler_table(sort_key="x") == profiler.NO_TABLE

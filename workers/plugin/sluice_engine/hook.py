@@ -15,11 +15,14 @@ from importlib import metadata
 from typing import Any, Final
 
 from sluice_engine import ring
-from sluice_engine.ranks import install_rank_probe
+from sluice_engine.profiler import spare_table
+from sluice_engine.ranks import follow_ranks
 from sluice_engine.steps import StepLog
 
 MAX_FAILURES: Final = 5
 _MARK = "_sluice_followed"
+
+_watching: list[bool] = []
 
 
 def install_hook() -> None:
@@ -28,8 +31,8 @@ def install_hook() -> None:
     if not path:
         return
     try:
-        install_rank_probe()
         _follow_config(path)
+        _follow_late_modules()
     except Exception as exc:
         tell_absence(path, exc)
 
@@ -53,6 +56,20 @@ def _follow_config(path: str) -> None:
     SchedulerConfig.get_scheduler_cls = get_scheduler_cls  # type: ignore[method-assign]
 
 
+def _follow_late_modules() -> None:
+    """Modules that the engine imports after its plug-ins: looked for now, in each forked child, and at the start."""
+    _patch_late_modules()
+    if not _watching:
+        _watching.append(True)
+        os.register_at_fork(after_in_child=_patch_late_modules)
+
+
+def _patch_late_modules() -> None:
+    for patch in (follow_ranks, spare_table):
+        with contextlib.suppress(Exception):
+            patch()
+
+
 def make_followed(scheduler_class: Any, path: str) -> Any:
     """A subclass that is told apart by nothing but its followed instances."""
 
@@ -70,6 +87,7 @@ def make_followed(scheduler_class: Any, path: str) -> Any:
 
 def follow(scheduler: Any, path: str) -> Follower | None:
     """Never raises. None where the scheduler cannot be followed; the ring then says why."""
+    _patch_late_modules()
     try:
         if _find_data_rank(scheduler) != 0:
             # One ring an engine: the first of several data-parallel cores writes it.

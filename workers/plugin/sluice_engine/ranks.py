@@ -21,18 +21,9 @@ WORKER_BASE: Final = "vllm.v1.worker.worker_base"
 PROCESS_PREFIX: Final = "VllmWorker"
 _MARK: Final = "_sluice_probe"
 
-_watching: list[bool] = []
 
-
-def install_rank_probe() -> None:
-    """Idempotent. Where the workers' module is not imported yet, it is looked for again in each forked child."""
-    _patch()
-    if not _watching:
-        _watching.append(True)
-        os.register_at_fork(after_in_child=_patch)
-
-
-def _patch() -> None:
+def follow_ranks() -> None:
+    """Idempotent; does nothing while the workers' module is not imported."""
     wrapper = getattr(sys.modules.get(WORKER_BASE), "WorkerWrapperBase", None)
     if wrapper is None or hasattr(wrapper, _MARK):
         return
