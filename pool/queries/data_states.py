@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
-import psycopg
-from django.db import connection
 from django.db.models import Max
 
 from pool.domain.gauges import PROCESS_COUNTERS
 from pool.domain.heatmap import Columns
 from pool.models import RESOLUTIONS, SecondCell, StreamPosition
 from pool.queries.ages import STALE_AFTER, FigureState
+from pool.queries.histograms import fetch_binary
 
 _LOOK_BACK = timedelta(minutes=1)
 _COUNTER_BYTES = 8
@@ -87,8 +86,7 @@ def _count_dropped(columns: Columns) -> int | None:
         FROM {table} AS row JOIN pool_gaugesubject AS subject ON subject.id = row.subject_id
         WHERE subject.kind = 'process' AND row.at >= %s AND row.at < %s
               AND octet_length(row.counters) >= {place + _COUNTER_BYTES - 1}"""
-    with connection.cursor() as cursor, psycopg.Cursor(cursor.connection) as plain:
-        found = plain.execute(statement, [columns.start, columns.end], binary=True).fetchone()
-    counts = np.frombuffer((found and found[0]) or b"", dtype="<f8")
+    found = fetch_binary(statement, [columns.start, columns.end])
+    counts = np.frombuffer(found[0][0] or b"", dtype="<f8")
     known = counts[~np.isnan(counts)]
     return int(math.fsum(known)) if known.size else None

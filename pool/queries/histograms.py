@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,9 +88,7 @@ def load_by_group(groups: Mapping[int, int], count: int, stage: str, columns: Co
     return [Summed(summed.counts[part], summed.sums_s[part]) for part in parts]
 
 
-def _fetch_joined(
-    series: Iterable[int], stage: str, columns: Columns, *, by: str
-) -> list[tuple[int, int, bytes, list[int]]]:
+def _fetch_joined(series: Iterable[int], stage: str, columns: Columns, *, by: str) -> list[tuple[Any, ...]]:
     """(`by`, column, its histograms one after the other, the length of each). The database joins them, and the bytes
     come as they are: row by row and as text they would take longer to read than to add up."""
     table = RESOLUTIONS[columns.resolution_s][0]._meta.db_table
@@ -98,10 +97,18 @@ def _fetch_joined(
         SELECT {by}, floor(extract(epoch FROM at - %s) / %s)::int, string_agg({content}, ''::bytea),
                array_agg(octet_length({content}))
         FROM {table} WHERE series_id = ANY(%s) AND at >= %s AND at < %s AND {content} <> ''::bytea GROUP BY 1, 2"""
-    values = [columns.start, columns.step_s, list(series), columns.start, columns.end]
-    with connection.cursor() as cursor, psycopg.Cursor(cursor.connection) as plain:
+    return fetch_binary(statement, [columns.start, columns.step_s, list(series), columns.start, columns.end])
+
+
+def fetch_binary(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
+    """All rows, with bytes as they are. Past Django's cursor, which asks for text, but with its errors."""
+    with (
+        connection.wrap_database_errors,
+        connection.cursor() as cursor,
+        psycopg.Cursor(cursor.connection) as plain,
+    ):
         plain.execute(statement, values, binary=True)
-        rows: list[tuple[int, int, bytes, list[int]]] = plain.fetchall()
+        rows: list[tuple[Any, ...]] = plain.fetchall()
         return rows
 
 

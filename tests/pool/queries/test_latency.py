@@ -7,14 +7,16 @@ import random
 from datetime import timedelta
 
 import pytest
+from django.db import ProgrammingError
 from pytest_django import DjangoAssertNumQueries
 
 from pool.domain.cells import Cell, SeriesKey
 from pool.domain.gauges import GaugeCell, Subject
 from pool.domain.heatmap import choose_columns
-from pool.domain.histogram import Histogram
+from pool.domain.histogram import LAST_BUCKET, Histogram
 from pool.queries.ages import FigureState
 from pool.queries.cells import CellFilter
+from pool.queries.histograms import fetch_binary, sum_histograms
 from pool.queries.latency import load_difference, load_heatmap, load_regions
 from pool.telemetry.store import add_cells, add_gauges
 from tests.factories import T0
@@ -251,3 +253,19 @@ def test_many_regions_are_shown_as_the_largest_and_the_rest() -> None:
 
     assert (len(picture.regions), picture.regions[0], picture.regions[-1]) == (20, "z00", "…")
     assert sum(picture.requests) == sum(map(sum, picture.samples)) == sum(40 - n for n in range(30))
+
+
+def test_a_failure_of_the_database_is_one_of_djangos_own() -> None:
+    with pytest.raises(ProgrammingError):
+        fetch_binary("SELECT nothing FROM nowhere", [])
+
+
+@pytest.mark.parametrize("content", [b"\x02", b"\x07" + bytes(8), Histogram.of([1.0]).to_bytes()[:-1]])
+def test_bytes_that_no_histogram_wrote_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match="histogram"):
+        sum_histograms([content], [0], 1)
+
+
+def test_a_bucket_beyond_the_last_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="beyond the last"):
+        sum_histograms([Histogram({LAST_BUCKET + 1: 1}).to_bytes()], [0], 1)
