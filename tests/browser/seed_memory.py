@@ -29,9 +29,11 @@ _ids = {
 }
 
 
-def seed_memory(*, now: datetime, fresh_for: timedelta = timedelta(0)) -> None:
-    start = now.replace(microsecond=0) - timedelta(hours=1)
-    seconds = int((timedelta(hours=1) + fresh_for).total_seconds())
+def seed_memory(
+    *, now: datetime, length: timedelta = timedelta(hours=1), fresh_for: timedelta = timedelta(0)
+) -> None:
+    start = now.replace(microsecond=0) - length
+    seconds = int((length + fresh_for).total_seconds())
     cells = {}
     for offset in range(0, seconds, EVERY_S):
         at = start + timedelta(seconds=offset)
@@ -96,14 +98,16 @@ def _bytes(fragmented: float) -> dict[str, float]:
     }
 
 
-def put_block_map(replica: str, *, now: datetime, blocks: int = BLOCKS, requests: int = 31) -> None:
+def put_block_map(
+    replica: str, *, now: datetime, blocks: int = BLOCKS, requests: int = 31, name: str = "req"
+) -> None:
     """As the replica's worker does twice a second while somebody looks; this one stays."""
-    content = make_block_map(now=now, blocks=blocks, requests=requests)
+    content = make_block_map(now=now, blocks=blocks, requests=requests, name=name)
     with redis.Redis.from_url(settings.REDIS_URL) as client:
         client.set(_key(replica), content)
 
 
-def make_block_map(*, now: datetime, blocks: int, requests: int) -> bytes:
+def make_block_map(*, now: datetime, blocks: int, requests: int, name: str = "req") -> bytes:
     chance = random.Random(7)
     states, owners = bytearray(b"\x00"), bytearray(NOBODY.to_bytes(2, "little"))
     held = [0] * requests
@@ -117,7 +121,7 @@ def make_block_map(*, now: datetime, blocks: int, requests: int) -> bytes:
             held[owner] += length
     rows = tuple(
         BlockOwner(
-            f"req-{index:04d}a9", count, count * BLOCK_TOKENS - index % BLOCK_TOKENS, index % BLOCK_TOKENS
+            f"{name}-{index:04d}a9", count, count * BLOCK_TOKENS - index % BLOCK_TOKENS, index % BLOCK_TOKENS
         )
         for index, count in enumerate(held)
     )
