@@ -43,6 +43,7 @@ urlpatterns = [
     path("models/<str:name>/latency/", latency.show, name="model-latency"),
     path("models/<str:name>/control/", traffic_control.show, name="model-control"),
     path("models/<str:name>/memory/", memory.show_model, name="model-memory"),
+    path("models/<str:name>/restrict/", traffic_control.hold_back, name="model-restrict"),
     path("models/<str:name>/lanes/", lanes.edit, name="model-lanes"),
     path("models/<str:name>/lanes/preview/", lanes.preview, name="model-lanes-preview"),
     path("models/<str:name>/gateway/", gateway_settings.edit, name="model-gateway"),
