@@ -37,6 +37,8 @@ class Right(StrEnum):
     """Changes models, traffic, replicas and nodes."""
     ADMINISTER = "administer"
     """Keys, tokens, users, and code that a model brings along."""
+    CAPTURE = "capture"
+    """Sees what requests said, masked, of keys that keep texts. Not what an operator needs."""
 
 
 GROUP_RIGHTS: Final[Mapping[str, frozenset[Right]]] = {

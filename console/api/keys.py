@@ -42,6 +42,12 @@ class LimitsInput(serializers.Serializer[Any]):
         required=False,
         help_text="A stream without a byte for so long gets a comment. null: never.",
     )
+    capture_ratio = serializers.FloatField(
+        min_value=0.0,
+        max_value=1.0,
+        required=False,
+        help_text="Share of its requests whose texts are kept, masked, for a while. 0: none, and what was kept goes.",
+    )
 
 
 class KeyInput(LimitsInput):

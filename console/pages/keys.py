@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from console.access import Right, page_right
-from console.pages.setting_fields import PlainFloatField
+from console.pages.setting_fields import PercentField, PlainFloatField
 from console.pages.shell import REFUSED_STATUS, actor_of, refuse, render_page
 from pool.domain.errors import PoolError
 from pool.queries.keys import find_key, list_keys
@@ -77,18 +77,30 @@ class KeyChangeForm(forms.Form):
         help_text=gettext_lazy("Of silence in a stream, for proxies that cut idle connections. Empty: none."),
     )
 
+    capture_ratio = PercentField(
+        low=0.0,
+        high=1.0,
+        label=gettext_lazy("Keep texts of"),
+        required=False,
+        initial=0.0,
+        help_text=gettext_lazy(
+            "Share of its requests whose prompt and answer are kept, masked, for a while. At 0 what was kept goes."
+        ),
+    )
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field = self.fields["models"]
         assert isinstance(field, forms.MultipleChoiceField)
         field.choices = [(row.name, row.name) for row in list_models()]
         self.fields["keepalive_s"].unit = "s"  # type: ignore[attr-defined]
+        self.fields["capture_ratio"].unit = "%"  # type: ignore[attr-defined]
 
     def wishes(self) -> dict[str, Any]:
         """Fields of KeyWish; of a valid form."""
         given = dict(self.cleaned_data)
         models = tuple(given.pop("models"))
-        return given | {"allowed_models": models or None}
+        return given | {"allowed_models": models or None, "capture_ratio": given["capture_ratio"] or 0.0}
 
 
 class KeyForm(KeyChangeForm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -10,9 +11,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_safe
 
-from console.access import Right, page_right
+from console.access import Right, can, page_right
 from console.live.screens.request import request_tree
 from console.pages.shell import render_page
+from pool.queries.captures import has_capture
 from pool.queries.request_detail import find_by_tag, find_request, list_failures
 from pool.services.errors import not_found
 
@@ -41,7 +43,10 @@ def show(request: HttpRequest, request_id: str) -> HttpResponse:
     found = find_request(request_id)
     if found is None:
         raise not_found("request", request_id)
-    return render_page(request, "requests/page.html", {"screen": request_tree(found)}, nav="requests")
+    context: dict[str, Any] = {"screen": request_tree(found)}
+    if can(request.user, Right.CAPTURE) and has_capture(found.request_id, now=timezone.now()):
+        context["text_id"] = found.request_id
+    return render_page(request, "requests/page.html", context, nav="requests")
 
 
 def _find_id(asked: str) -> str | None:

@@ -113,6 +113,8 @@ class KeyRoute:
     tokens_per_min: int | None = None
     keepalive_s: float | None = None
     """A comment goes out after so long without a byte of a stream; None = none."""
+    capture_ratio: float = 0.0
+    """Share of its requests whose masked texts are kept for a while; 0.0 = none, which is how keys are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,4 +238,5 @@ def _read_key(fields: Mapping[str, Any]) -> KeyRoute:
         requests_per_min=fields["requests_per_min"],
         tokens_per_min=fields["tokens_per_min"],
         keepalive_s=fields["keepalive_s"],
+        capture_ratio=float(fields.get("capture_ratio") or 0.0),
     )

@@ -47,11 +47,14 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
         retransmits = _count_stream(plane, exchange, answer, outcome)
     fact = make_fact(plane, exchange, outcome, usage, retransmits)
     plane.facts.add(fact)
-    _add_up(plane, exchange, model.name, fact)
+    _pass_on(plane, exchange, model.name, fact)
 
 
-def _add_up(plane: "Plane", exchange: Exchange, model: str, fact: dict[str, Any]) -> None:
-    """What its key used: of an answer, or of as much of one as its caller waited for."""
+def _pass_on(plane: "Plane", exchange: Exchange, model: str, fact: dict[str, Any]) -> None:
+    """What its key used: of an answer, or of as much of one as its caller waited for. Its text, where the key wants
+    that."""
+    if exchange.captured:
+        plane.captures.add(exchange, fact)
     if exchange.from_cache or (exchange.first_byte_at_s and exchange.status in _ANSWERED):
         plane.usage.totals.add(
             _EPOCH_DAY + int(exchange.started_at) // 86_400, exchange.caller.digest, model,

@@ -20,6 +20,7 @@ _USAGE_TAIL_BYTES = 4096
 # So many late gaps in a row make a stream late; one or two are a garbage collection somewhere.
 LATE_GAPS = 3
 _GAPS_AT_ONCE = 256
+_MOST_COPIED_BYTES = 1 << 20
 _KEEP_ALIVE = b": keep-alive\n\n"
 LATE = StreamLate("The stream fell behind its lane's limit. What came before this is not complete.")
 CUT = StreamInterrupted("The answer was interrupted. What came before this is not complete.")
@@ -113,7 +114,8 @@ class StreamAnswer:
 
     __slots__ = (
         "_chunkable", "_client", "_gate", "_head", "_held", "_late_gap_s", "_late_row", "_on_gaps", "_on_late",
-        "_pacer", "_send", "bytes_out", "finished", "gaps", "last_at_s", "late", "late_gaps", "opened", "started",
+        "_pacer", "_send", "bytes_out", "copied", "finished", "gaps", "last_at_s", "late", "late_gaps", "opened",
+        "started",
     )  # fmt: skip
 
     def __init__(
@@ -147,6 +149,8 @@ class StreamAnswer:
         self.gaps: list[float] = []
         self.late_gaps = 0
         self.late = False
+        self.copied: list[bytes] | None = None
+        """The beginning of what was passed on, where it is to be kept."""
 
     @property
     def chunks(self) -> int:
@@ -192,6 +196,8 @@ class StreamAnswer:
         taken, piece = self._gate.take(data)
         if taken:
             self.bytes_out += taken
+            if self.copied is not None:
+                self._copy(self.copied, piece)
             self._send(piece)
             self._note_gap()
         return taken
@@ -244,6 +250,8 @@ class StreamAnswer:
 
     def _pass_on(self, piece: bytes) -> None:
         self.bytes_out += len(piece)
+        if self.copied is not None:
+            self._copy(self.copied, piece)
         if self._pacer is None:
             self._write_framed(piece)
         elif self.finished:
@@ -255,6 +263,10 @@ class StreamAnswer:
         else:
             self.started = True
             self.last_at_s = time.monotonic()
+
+    def _copy(self, copied: list[bytes], piece: bytes) -> None:
+        if self.bytes_out <= _MOST_COPIED_BYTES:
+            copied.append(piece)
 
     def _write_framed(self, piece: bytes) -> None:
         # One write for all that there is: each costs a system call.

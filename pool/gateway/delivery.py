@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from pool.domain.signing import derive_internal_token
 from pool.gateway import metrics
 from pool.gateway.beats import build_beat
+from pool.gateway.captures import STREAM_LENGTH, build_entries
 from pool.gateway.fetch import FetchFailed, fetch
 from pool.gateway.plane import Plane
 from pool.gateway.sharing import Sharing
@@ -35,6 +36,7 @@ _REDIS_TIMEOUT_S = 0.4
 _BACK_OFF_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 _FACTS_S = 0.2
 _USAGE_S = 1.0
+_CAPTURES_BATCH = 16
 _FAREWELL_S = 0.5
 _FACTS_BATCH = 2000
 # In Redis' bounded memory, at about 1 kB each; telemetry cuts off what it has stored.
@@ -131,6 +133,8 @@ class Delivery:
         if now_s >= self._next_facts_s and len(self._plane.facts):
             self._next_facts_s = now_s + _FACTS_S
             await self._send_facts(client, prefix)
+        if len(self._plane.captures):
+            await self._send_captures(client, prefix)
 
     async def say_farewell(self) -> None:
         """Before a stop that was asked for: what telemetry has not got yet, if Redis takes it soon."""
@@ -186,6 +190,18 @@ class Delivery:
         except (RedisError, OSError, TimeoutError):
             # It may have arrived: counting it as lost is better than counting it twice.
             self._plane.facts.drop(len(batch))
+            raise
+
+    async def _send_captures(self, client: "redis.asyncio.Redis", prefix: str) -> None:
+        taken = self._plane.captures.take(_CAPTURES_BATCH)
+        entries = await asyncio.to_thread(build_entries, taken)
+        pipeline = client.pipeline(transaction=False)
+        for entry in entries:
+            pipeline.xadd(f"{prefix}:captures", {"b": entry}, maxlen=STREAM_LENGTH, approximate=False)
+        try:
+            await pipeline.execute()
+        except (RedisError, OSError, TimeoutError):
+            self._plane.captures.drop(len(taken))
             raise
 
     # Web.

@@ -21,13 +21,15 @@ def open_answer(exchange: "Exchange", attempt: Attempt, head: ResponseHead) -> N
     )  # fmt: skip
     if head.is_stream and head.status == 200:
         answer = stream_answer(exchange)
+        if exchange.captured:
+            answer.copied = []
         answer.begin(lines, responses=ask.path == b"/v1/responses", hides_usage=ask.hides_usage)
         exchange.answer = answer
     elif not isinstance(exchange.answer, StreamAnswer):
         answer_whole = PlainAnswer(
             exchange.client, lines, length=head.length, chunkable=exchange.request.version != "1.0"
         )
-        answer_whole.keeps_whole = exchange.cache_key is not None
+        answer_whole.keeps_whole = exchange.cache_key is not None or exchange.captured
         exchange.answer = answer_whole
 
 

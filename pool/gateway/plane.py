@@ -14,6 +14,7 @@ from pool.gateway import response
 from pool.gateway.accounting import account
 from pool.gateway.answer_cache import AnswerCache
 from pool.gateway.auth import Callers
+from pool.gateway.captures import Captures
 from pool.gateway.config import Config
 from pool.gateway.facts import FactBuffer
 from pool.gateway.following import follow_table
@@ -54,6 +55,7 @@ class Plane:
         self.regions = Regions(config.region_header, config.trusted_proxies)
         self.callers = Callers(self.routes, secret=config.secret)
         self.facts = FactBuffer()
+        self.captures = Captures()
         self.usage = UsageBook(config.state_dir, config.gateway_id)
         self.metrics = Metrics()
         self.clients: set[ClientConnection] = set()

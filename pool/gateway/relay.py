@@ -5,6 +5,7 @@ and a task per request would cost more than all the rest of this module.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ class Exchange(Timeline):
     """The gate's ticket with its timeline, the owner of its attempts, and what accounting reads."""
 
     __slots__ = (
-        "answer", "ask", "attempt", "attempts", "blocks", "cache_key", "caller", "charge", "client",
+        "answer", "ask", "attempt", "attempts", "blocks", "cache_key", "caller", "captured", "charge", "client",
         "client_tag", "done", "from_cache", "gate", "is_placed", "is_slow", "job", "losses", "model", "no_retry",
         "output_tokens", "pinned", "plane", "release", "replica", "request", "request_id", "series", "settings",
         "spilled", "status", "total_at_s", "truncated_tokens",
@@ -64,6 +65,8 @@ class Exchange(Timeline):
         self.request = request
         self.caller = caller
         self.tier = caller.tier
+        self.captured = caller.capture_ratio > 0.0 and random.random() < caller.capture_ratio
+        """Its texts are kept: its key has opted in."""
         self.request_id = plane.new_request_id()
         headers = request.headers
         self.client_tag = headers.get(b"x-request-id", b"")

@@ -1,6 +1,7 @@
 """Thin tables with their constraints, a file per aggregate. Nothing here decides."""
 
 from pool.models.access import ApiToken, AuditEntry, IdempotencyRecord, Key, LoopLease
+from pool.models.captures import CapturedText
 from pool.models.catalog import (
     Lane,
     Model,
@@ -46,6 +47,7 @@ __all__ = [
     "RESOLUTIONS",
     "ApiToken",
     "AuditEntry",
+    "CapturedText",
     "Device",
     "DeviceClaim",
     "DeviceMemory",

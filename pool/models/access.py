@@ -22,6 +22,8 @@ class Key(models.Model):
     requests_per_min = models.PositiveIntegerField(null=True, blank=True)
     tokens_per_min = models.PositiveIntegerField(null=True, blank=True)
     keepalive_s = models.FloatField(null=True, blank=True)
+    capture_ratio = models.FloatField(default=0.0)
+    """Share of its requests whose masked texts are kept for a while."""
     created_at = models.DateTimeField(default=timezone.now)
     revoked_at = models.DateTimeField(null=True)
 
@@ -43,6 +45,9 @@ class Key(models.Model):
             models.CheckConstraint(
                 condition=models.Q(keepalive_s=None) | models.Q(keepalive_s__gte=1),
                 name="key_keepalive_positive",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(capture_ratio__gte=0, capture_ratio__lte=1), name="key_capture_is_a_share"
             ),
         ]
 

@@ -25,6 +25,8 @@ class KeyRow:
     tokens_per_min: int | None
     keepalive_s: float | None
     """A stream without a byte for so long gets a comment; null: never."""
+    capture_ratio: float
+    """Share of its requests whose masked texts are kept for a while; 0: none."""
     created_at: datetime
     revoked_at: datetime | None
 
@@ -94,6 +96,7 @@ def key_row(row: Key) -> KeyRow:
         requests_per_min=row.requests_per_min,
         tokens_per_min=row.tokens_per_min,
         keepalive_s=row.keepalive_s,
+        capture_ratio=row.capture_ratio,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
     )

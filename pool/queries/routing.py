@@ -65,6 +65,7 @@ def load_key_routes() -> tuple[KeyRoute, ...]:
             requests_per_min=key.requests_per_min,
             tokens_per_min=key.tokens_per_min,
             keepalive_s=key.keepalive_s,
+            capture_ratio=key.capture_ratio,
         )
         for key in Key.objects.filter(revoked_at=None).order_by("name")
     )

@@ -16,6 +16,7 @@ from pool.domain import signing
 from pool.domain.names import check_name
 from pool.models import ApiToken, Key, Model
 from pool.services.audit import Actor, record
+from pool.services.captures import forget_texts
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
 
@@ -39,6 +40,8 @@ class KeyWish:
     tokens_per_min: int | None = None
     keepalive_s: float | None = None
     """A stream without a byte for so long gets a comment; None: never."""
+    capture_ratio: float = 0.0
+    """Share of its requests whose masked texts are kept for a while; 0: none."""
 
 
 def digest_key(key: str) -> str:
@@ -60,7 +63,11 @@ def create_key(wish: KeyWish, *, actor: Actor, value: str | None = None) -> tupl
                 digest=digest_key(value), prefix=value[: len(KEY_PREFIX) + 4], **_columns(wish)
             )
             rebuild_table()
-            limits = {name: getattr(key, name) for name in LIMITS if getattr(key, name) is not None}
+            limits: dict[str, Any] = {
+                name: getattr(key, name) for name in LIMITS if getattr(key, name) is not None
+            }
+            if key.capture_ratio:
+                limits["capture_ratio"] = key.capture_ratio
             record(
                 actor,
                 "key.create",
@@ -99,6 +106,8 @@ def change_key(name: str, changes: Mapping[str, Any], *, actor: Actor) -> Key:
             key.save(update_fields=list(_columns(wish)))
             rebuild_table()
             record(actor, "key.change", subject=f"key/{name}", changes=moved)
+        if before.capture_ratio and not wish.capture_ratio:
+            forget_texts(key, actor=actor)
     return key
 
 
@@ -113,6 +122,7 @@ def revoke_key(name: str, *, actor: Actor) -> Key:
             key.save(update_fields=["revoked_at"])
             rebuild_table()
             record(actor, "key.revoke", subject=f"key/{name}")
+            forget_texts(key, actor=actor)
     return key
 
 
@@ -132,6 +142,7 @@ def _wish_of(key: Key) -> KeyWish:
         requests_per_min=key.requests_per_min,
         tokens_per_min=key.tokens_per_min,
         keepalive_s=key.keepalive_s,
+        capture_ratio=key.capture_ratio,
     )
 
 
@@ -157,6 +168,8 @@ def _check_limits(wish: KeyWish) -> None:
     low, high = KEEPALIVE_RANGE_S
     if wish.keepalive_s is not None and not low <= wish.keepalive_s <= high:
         raise _wrong_limit("keepalive_s", f"is from {low:g} to {high:g} seconds, or none")
+    if not 0 <= wish.capture_ratio <= 1:
+        raise _wrong_limit("capture_ratio", "is a share from 0 to 1")
 
 
 def _wrong_limit(name: str, rule: str) -> Invalid:

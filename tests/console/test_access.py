@@ -125,11 +125,17 @@ def test_an_api_view_that_states_no_right_is_refused_even_to_administrators(
 
 
 def test_templates_learn_what_to_hide(operator: User) -> None:
-    assert template_rights(ask(operator)) == {"can_view": True, "can_operate": True, "can_administer": False}
+    assert template_rights(ask(operator)) == {
+        "can_view": True,
+        "can_operate": True,
+        "can_administer": False,
+        "can_capture": False,
+    }
     assert template_rights(HttpRequest()) == {
         "can_view": False,
         "can_operate": False,
         "can_administer": False,
+        "can_capture": False,
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from pool.domain.gateway_settings import ModelSettings
 from pool.domain.histogram import bucket_of
-from pool.telemetry.facts import _COUNTS, _NUMBERS, _TEXTS, _TIMES
+from pool.telemetry.facts import fold
 from tests.pool.gateway.rig import CHAT, Rig, chat_body, chat_request, make_release, make_table
 
 LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
@@ -46,8 +46,33 @@ async def test_telemetry_finds_all_that_it_reads(rig: Rig) -> None:
 
     fact = await ask_one(rig, stream=True)
 
-    read = {*_TEXTS, *_TIMES, *_NUMBERS, *_COUNTS, "request_id", "at", "gaps", "flags", "tries", "waits"}
-    assert read - set(fact) == set()
+    folded = fold([fact])
+    (record,), (cell,) = folded.records, folded.cells.values()
+    assert folded.unreadable == 0
+    assert set(cell.stages) == {"queue", "ttft", "itl", "e2e", "per_token"}
+    named = ("model", "lane", "replica", "node", "key", "tier", "label", "finish_reason", "tries")
+    assert [name for name in named if not getattr(record, name)] == []
+    timed = (
+        "tokenize_s",
+        "queue_s",
+        "first_byte_s",
+        "decode_s",
+        "stream_s",
+        "ttft_s",
+        "e2e_s",
+        "longest_gap_s",
+    )
+    assert [name for name in timed if getattr(record, name) is None] == []
+    counted = (
+        "release",
+        "wished_release",
+        "attempts",
+        "chunks",
+        "bytes_out",
+        "prompt_tokens",
+        "output_tokens",
+    )
+    assert [name for name in counted if not getattr(record, name)] == []
 
 
 async def test_gaps_come_in_the_buckets_of_telemetry(rig: Rig) -> None:
