@@ -10,7 +10,7 @@ from typing import Any, Final
 from pool.domain.cells import Cell, SeriesKey
 from pool.domain.histogram import LAST_BUCKET, Histogram
 from pool.models import RequestRecord
-from pool.telemetry.records import RECORD_COLUMNS
+from pool.telemetry.records import JSON_PLACES, RECORD_COLUMNS
 from pool.telemetry.rows import Row, dump_json
 
 LONG_PROMPT_TOKENS = 8192
@@ -55,8 +55,10 @@ class Fact:
 
     @property
     def row(self) -> Row:
-        values = self.values | {name: dump_json(self.values[name]) for name in ("tries", "waits", "flags")}
-        return tuple([values.get(name) for name in RECORD_COLUMNS])
+        row = list(map(self.values.get, RECORD_COLUMNS))
+        for place in JSON_PLACES:
+            row[place] = dump_json(row[place])
+        return tuple(row)
 
 
 @dataclass

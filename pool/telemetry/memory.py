@@ -165,11 +165,15 @@ class Memory:
             return
         self.fact_count += 1
         self._records[fact.request_id, fact.at] = fact
-        for key in fact.series:
-            self.cells.settle(key, fact.end_s, fact.cell, now_s=now_s)
+        own, *others = fact.series
+        for key in others:
+            copy = Cell()
+            copy.add(fact.cell)
+            self.cells.settle(key, fact.end_s, copy, now_s=now_s)
+        self.cells.settle(own, fact.end_s, fact.cell, now_s=now_s)
         if not fact.replica:
             return
-        waiting = Waiting(fact.request_id, fact.at, fact.end_s, fact.replica, fact.e2e_s, fact.series[0])
+        waiting = Waiting(fact.request_id, fact.at, fact.end_s, fact.replica, fact.e2e_s, own)
         joined = self.joiner.add_fact(waiting, now_s=now_s)
         if joined is not None:
             self._take_joined(joined, now_s=now_s)

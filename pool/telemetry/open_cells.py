@@ -61,7 +61,7 @@ class OpenCells(Generic[K, C]):
         self._ten_written_s = self._five_minutes_written_s = 0.0
 
     def settle(self, key: K, at_s: int, increment: C, *, now_s: float) -> None:
-        """Adds what happened in the second `at_s`."""
+        """Adds what happened in the second `at_s`. `increment` is memory's from now on."""
         if at_s > now_s + AHEAD_S:
             self.out_of_time += 1
             return
@@ -69,8 +69,9 @@ class OpenCells(Generic[K, C]):
         if at_s >= self.floor_s:
             cell = self.seconds.get(place)
             if cell is None:
-                cell = self.seconds[place] = self.kind.make()
-            cell.add(increment)
+                self.seconds[place] = increment
+            else:
+                cell.add(increment)
             self._dirty.add(place)
             self.touched.add(place)
         if at_s >= self.closed[_TEN]:
@@ -175,11 +176,16 @@ class OpenCells(Generic[K, C]):
         return rows
 
     def _sum_of_ten(self, key: K, start_s: int) -> C:
-        total, seconds = self.kind.make(), self.seconds
-        for at_s in range(start_s, start_s + _TEN):
-            cell = seconds.get((key, at_s))
-            if cell is not None:
-                total.add(cell)
+        """To be read only: it is the second itself where there is but one."""
+        seconds = self.seconds
+        cells = [
+            cell for at_s in range(start_s, start_s + _TEN) if (cell := seconds.get((key, at_s))) is not None
+        ]
+        if len(cells) == 1:
+            return cells[0]
+        total = self.kind.make()
+        for cell in cells:
+            total.add(cell)
         return total
 
     def _add_to_five_minutes(self, place: tuple[K, int], cell: C) -> None:

@@ -12,6 +12,7 @@ RECORD_COLUMNS: Final[tuple[str, ...]] = tuple(
 )
 """`request_id` and `at` are the first."""
 _JSON: Final = frozenset({"tries", "waits", "flags"})
+JSON_PLACES: Final = tuple(number for number, name in enumerate(RECORD_COLUMNS) if name in _JSON)
 
 
 def row_of(record: RequestRecord) -> Row:
