@@ -1,8 +1,8 @@
 """A profiler's run over a few steps of a serving engine, on demand: start, wait for the steps, stop, read, reduce.
 
 By vLLM's own routes, which the driver switches on (they cost nothing until they are used: the profiler is made at the
-first start). The steps themselves are hardly slower, but the engine stands still while it writes its trace at the end:
-see STILL_S_PER_STEP. Nobody should profile a replica that is not seen to bear it.
+first start). Steps are hardly slower meanwhile, but the engine stands still while it writes the trace: 0.3 s for 10 steps
+of SmolLM2 on an idle CPU, a few times that on a busy one.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def profiler_config(folder: str) -> str:
             "profiler": "torch",
             "torch_profiler_dir": folder,
             "torch_profiler_with_stack": False,
+            # Packing is nine tenths of the time for which the engine stands still to write its trace.
+            "torch_profiler_use_gzip": False,
             "torch_profiler_dump_cuda_time_total": False,
             "ignore_frontend": True,
         }

@@ -176,6 +176,7 @@ def test_each_engine_writes_its_steps_and_profiles_into_its_own_folder(tmp_path:
     assert profiler["torch_profiler_dir"] == f"{spec.directory}/profile"
     assert profiler["ignore_frontend"]
     assert not profiler["torch_profiler_with_stack"]
+    assert not profiler["torch_profiler_use_gzip"]
 
 
 def test_caches_are_kept_per_release_and_their_state_is_told(tmp_path: Path) -> None:
