@@ -1,8 +1,8 @@
 """A profiler's run over a few steps of a serving engine, on demand: start, wait for the steps, stop, read, reduce.
 
 By vLLM's own routes, which the driver switches on (they cost nothing until they are used: the profiler is made at the
-first start). Steps are hardly slower meanwhile, but the engine stands still while it writes the trace: 0.3 s for 10 steps
-of SmolLM2 on an idle CPU, a few times that on a busy one.
+first start). Steps are hardly slower meanwhile, but the engine stands still while it writes the trace: 0.3 s for 10
+steps of SmolLM2 on an idle CPU, a few times that on a busy one.
 """
 
 from __future__ import annotations
