@@ -71,6 +71,7 @@ class EngineStarter:
     folders: Folders
     secret: str
     on_load: Callable[[EngineSpec, EngineLoad], object] = lambda spec, load: None
+    live_load: Callable[[EngineSpec], EngineLoad | None] = lambda spec: None
     locks: dict[EngineKey, ExitStack] = field(default_factory=dict)
 
     def start(self, row: Replica) -> EngineProcess:
@@ -216,6 +217,7 @@ class EngineStarter:
             release=row.release.number,
             lane=row.lane,
             on_load=self.on_load,
+            live_load=self.live_load,
         )
 
     def _recipe(self, row: Replica, spec: EngineSpec) -> WarmUpRecipe:

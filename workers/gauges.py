@@ -33,6 +33,13 @@ _FIELDS = {
 """Name in Redis → name in EngineLoad."""
 
 
+def dump_load(load: EngineLoad, *, at_ms: int) -> str:
+    """`at_ms`: when it was so, on the clock of Redis. What the engine did not say is absent."""
+    values = asdict(load)
+    told = {short: values[field] for short, field in _FIELDS.items() if values[field] is not None}
+    return json.dumps({"at_ms": at_ms, **told})
+
+
 class GaugeBoard:
     """Safe for many threads; each call is one look of one watcher."""
 
@@ -60,10 +67,8 @@ class GaugeBoard:
     def _store(self, key: str, name: str, load: EngineLoad) -> None:
         # Ages count on the clock of Redis, the one that all hosts share.
         seconds, micros = self._client.time()
-        values = asdict(load)
-        told = {short: values[field] for short, field in _FIELDS.items() if values[field] is not None}
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.hset(key, name, json.dumps({"at_ms": seconds * 1000 + micros // 1000, **told}))
+        pipeline.hset(key, name, dump_load(load, at_ms=seconds * 1000 + micros // 1000))
         pipeline.expire(key, KEPT_S)
         pipeline.execute()
 

@@ -132,6 +132,7 @@ class Worker:
             folders=Folders(config.engines_dir, config.compile_dir, config.model_roots),
             secret=settings.SECRET_KEY,
             on_load=lambda spec, load: self._pass_on(board, spec, load),
+            live_load=lambda spec: self.publisher.find_live_load(spec),
         )
         self.supervisor = Supervisor(
             node=self.node,
@@ -176,8 +177,9 @@ class Worker:
         return newest[0] if newest else None
 
     def _pass_on(self, board: GaugeBoard, spec: EngineSpec, load: EngineLoad) -> None:
-        board.publish(spec.replica_id, spec.generation, load)
         self.publisher.note_load(spec, load)
+        if not self.publisher.has_ring(spec):
+            board.publish(spec.replica_id, spec.generation, load)
 
     def _fill_metrics(self, page: Page) -> None:
         self.publisher.fill(page)

@@ -99,6 +99,31 @@ class ReplicaTrace:
         self.reader.close()
 
     @property
+    def has_ring(self) -> bool:
+        return self.newest is not None and not self.missing
+
+    def live_load(self) -> EngineLoad | None:
+        """What the newest look at the ring says now; None without one. What only `/metrics` tells is as it was last."""
+        if self.newest is None or self.missing:
+            return None
+        blocks, load = self.kv_blocks, self._load
+        return EngineLoad(
+            running=self.newest.running,
+            waiting=self.newest.waiting,
+            kv_usage_ratio=self.newest.used_blocks / blocks if blocks else None,
+            generation_tokens=None,
+            prompt_tokens=None,
+            finished_requests=None,
+            cache_queries_tokens=load.cache_queries_tokens if load else None,
+            cache_hits_tokens=load.cache_hits_tokens if load else None,
+        )
+
+    @property
+    def state_age_s(self) -> float:
+        """Since what `live_load` says was so: none between steps; in a step it is as at the step's start."""
+        return self.reader.in_step_s() or 0.0
+
+    @property
     def kv_blocks(self) -> int | None:
         """Without the null block, which holds nothing."""
         head = self.reader.head

@@ -9,15 +9,20 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import redis
 from django.db import DatabaseError, InterfaceError
 
 from pool.models import RoutingState
+from pool.ports import EngineLoad
 from pool.services.delivery import connect
+from workers.gauges import KEPT_S as GAUGES_KEPT_S
+from workers.gauges import dump_load
 from workers.ring_records import BlockMap
 
+Loads = Mapping[str, tuple[EngineLoad, float]]
 logger = logging.getLogger(__name__)
 
 MOST_ENTRIES: Final = 20_000
@@ -44,17 +49,22 @@ class SampleBoard:
         self._redis_ahead_ms = 0.0
 
     def send(
-        self, sample: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], gone: Sequence[str]
+        self,
+        sample: Mapping[str, Any],
+        states: Mapping[str, Mapping[str, Any]],
+        gone: Sequence[str],
+        loads: Loads = MappingProxyType({}),
     ) -> frozenset[str] | None:
         """The replicas whose block map somebody watches. None when the sample was dropped.
 
-        `states`: newest state by `<replica>.<generation>`; `gone`: such names that are over.
+        `states`: newest state by `<replica>.<generation>`; `gone`: such names that are over; `loads`: for the
+        gateways, with the age of each in seconds.
         """
         if time.monotonic() < self._next_s or not self._find_prefix():
             self.dropped += 1
             return None
         try:
-            watched = self._send(sample, states, gone)
+            watched = self._send(sample, states, gone, loads)
         except (redis.RedisError, OSError) as exc:
             self._note_failure(exc)
             self.dropped += 1
@@ -78,15 +88,20 @@ class SampleBoard:
         return int(time.time() * 1000 + self._redis_ahead_ms)
 
     def _send(
-        self, sample: Mapping[str, Any], states: Mapping[str, Mapping[str, Any]], gone: Sequence[str]
+        self,
+        sample: Mapping[str, Any],
+        states: Mapping[str, Mapping[str, Any]],
+        gone: Sequence[str],
+        loads: Loads,
     ) -> frozenset[str]:
         pipeline = self._client.pipeline(transaction=False)
         pipeline.xadd(
             f"{self._prefix}samples", {"b": json.dumps(sample)}, maxlen=MOST_ENTRIES, approximate=True
         )
-        key = f"{self._prefix}replicas"
+        key, at_ms = f"{self._prefix}replicas", self.redis_ms()
+        if loads:
+            self._add_loads(pipeline, loads, at_ms)
         if states:
-            at_ms = self.redis_ms()
             pipeline.hset(
                 key, mapping={name: json.dumps({"at_ms": at_ms, **one}) for name, one in states.items()}
             )
@@ -101,6 +116,14 @@ class SampleBoard:
         self._redis_ahead_ms = int(cast(bytes, answers[0]).partition(b"-")[0]) - sent_ms
         watches = answers[-1] if replicas else []
         return frozenset(name for name, watch in zip(replicas, watches, strict=True) if watch is not None)
+
+    def _add_loads(self, pipeline: Any, loads: Loads, at_ms: int) -> None:
+        gauges = f"{self._prefix}gauges"
+        told = {
+            name: dump_load(load, at_ms=at_ms - int(age_s * 1000)) for name, (load, age_s) in loads.items()
+        }
+        pipeline.hset(gauges, mapping=told)
+        pipeline.expire(gauges, GAUGES_KEPT_S)
 
     def _find_prefix(self) -> str:
         """Empty while the installation has no routing state yet, or PostgreSQL has not said so since the start."""

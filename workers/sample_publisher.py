@@ -26,6 +26,8 @@ EVERY_S: Final = 0.5
 MEMORY_EVERY: Final = 4
 """Looks: the sizes of processes every 2 s."""
 PROCESSES_EVERY: Final = 10
+STEPPING_S: Final = 2.0
+"""An engine whose newest step is older is looked at as before: it idles, or it hangs."""
 OWN_PROCESS: Final = "worker"
 """As the launcher names the process that this runs in."""
 WATCH_S: Final = 3.0
@@ -75,11 +77,23 @@ class SamplePublisher:
         """From the engine's watcher, in its thread; only the newest is kept."""
         self._loads[spec.replica_id, spec.generation] = load
 
+    def has_ring(self, spec: EngineSpec) -> bool:
+        trace = self.traces.get((spec.replica_id, spec.generation))
+        return trace is not None and trace.has_ring
+
+    def find_live_load(self, spec: EngineSpec) -> EngineLoad | None:
+        """From the ring of an engine that makes steps; None for one that made none lately."""
+        trace = self.traces.get((spec.replica_id, spec.generation))
+        newest = trace.newest if trace is not None else None
+        if trace is None or newest is None or self.clock() - newest.at_s > STEPPING_S:
+            return None
+        return trace.live_load()
+
     def run_once(self) -> None:
         before = time.thread_time()
         gone = self._follow_engines()
         sample, states = self._look()
-        watched = self.board.send(sample, states, gone)
+        watched = self.board.send(sample, states, gone, self._list_loads())
         if watched:
             self._send_maps(watched)
         self._looks += 1
@@ -155,6 +169,14 @@ class SamplePublisher:
             "requests": [_dump_request(*one) for one in finished[:MOST_REQUESTS]],
         }
         return sample, states
+
+    def _list_loads(self) -> dict[str, tuple[EngineLoad, float]]:
+        """For the gateways: load and its age by `<replica>.<generation>`, of engines with a ring."""
+        return {
+            f"{replica}.{generation}": (load, trace.state_age_s)
+            for (replica, generation), trace in self.traces.items()
+            if (load := trace.live_load()) is not None
+        }
 
     def _describe(self, trace: ReplicaTrace) -> dict[str, Any]:
         engine = trace.engine

@@ -60,6 +60,8 @@ PRESSED_EVERY_S = 1.0
 PRESSED_KV_RATIO = 0.6
 IDLE_EVERY_S = 5.0
 """A scrape costs the engine 20 to 30 ms; an idle one is looked at for its death only, which its keeper sees."""
+SCRAPE_EVERY_S = 5.0
+"""Of an engine whose step ring says the rest."""
 DRAIN_EVERY_S = 0.5
 RETRY_S = 1.0
 TAIL_EVERY = timedelta(seconds=2)
@@ -79,6 +81,10 @@ class Watcher:
     lane: str = ""
     on_load: Callable[[EngineSpec, EngineLoad], object] = lambda spec, load: None
     """Told of each reading while it serves."""
+    live_load: Callable[[EngineSpec], EngineLoad | None] = lambda spec: None
+    """What its step ring says of an engine that makes steps; None while it makes none, or has no ring."""
+    scraped: EngineLoad | None = None
+    scraped_at: datetime | None = None
     stopping: threading.Event = field(default_factory=threading.Event)
     watch: Watch | None = None
     tail_at: datetime | None = None
@@ -188,8 +194,15 @@ class Watcher:
         )
 
     def _while_serving(self, row: Replica, now: datetime) -> float:
+        live = self.live_load(self.spec) if row.phase == Phase.READY else None
+        if live is not None and self.scraped is not None and self._was_scraped_within(now):
+            # Steps are progress, and their ring costs the engine nothing.
+            found = {name: value for name, value in asdict(live).items() if value is not None}
+            note(seen(row), load=asdict(self.scraped) | found, load_measured_at=now)
+            return BUSY_EVERY_S
         load = self._read_load()
         if load is not None:
+            self.scraped, self.scraped_at = load, now
             note(seen(row), load=asdict(load), load_measured_at=now)
             self.on_load(self.spec, load)
         if row.phase != Phase.READY:
@@ -198,6 +211,9 @@ class Watcher:
         if load is not None and _is_pressed(load):
             return min(PRESSED_EVERY_S, BUSY_EVERY_S)
         return BUSY_EVERY_S if busy else IDLE_EVERY_S
+
+    def _was_scraped_within(self, now: datetime) -> bool:
+        return self.scraped_at is not None and now - self.scraped_at < timedelta(seconds=SCRAPE_EVERY_S)
 
     def _read_load(self) -> EngineLoad | None:
         try:

@@ -14,11 +14,13 @@ import pytest
 import redis
 from django.conf import settings
 
+from pool.gateway.gauges import Gauges, read_gauges
 from pool.models import RoutingState
 from pool.ports import DeviceFacts
 from pool.services.delivery import connect
 from tests.workers.engine_rings import make_engine, make_finished, make_ring, make_step, put_map, put_step
 from workers.device_meter import DeviceMeter
+from workers.plugin.sluice_engine import ring
 from workers.replica_trace import WatchedEngine
 from workers.sample_board import SampleBoard
 from workers.sample_publisher import SamplePublisher
@@ -121,6 +123,55 @@ def test_a_block_map_is_sent_only_while_somebody_watches(client: redis.Redis, tm
     assert zlib.decompress(base64.b64decode(found["owners"]))[:4] == b"\xff\xff\x00\x00"
     assert found["requests"] == [{"id": "req-1", "blocks": 5, "tokens": 73, "tail_tokens": 7}]
     assert (found["block_size"], found["runs_of_free"]) == (16, {"95": 1})
+
+
+def test_gateways_are_told_the_load_of_each_look(client: redis.Redis, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    put_step(make_ring(engine), make_step())
+    publisher = make_publisher(engine, make_engine(tmp_path, "r2"))
+    publisher.run_once()
+    publisher.run_once()
+
+    told = cast(dict[bytes, bytes], client.hgetall(key_of("gauges")))
+
+    found = read_gauges(b"r1.1", told[b"r1.1"], time.time() * 1000)
+    assert found is not None
+    assert found[:3] == ("r1", 1, Gauges(0.4, 2, 1))
+    assert found[3] < 5
+    assert list(told) == [b"r1.1"]
+
+
+def test_while_a_step_lasts_its_load_is_as_old_as_the_step(client: redis.Redis, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    put_step(writer, make_step())
+    writer.words[ring.IN_STEP_NS] = time.monotonic_ns() - 30 * 10**9
+    publisher = make_publisher(engine)
+    publisher.run_once()
+    publisher.run_once()
+
+    content = cast(bytes, client.hget(key_of("gauges"), "r1.1"))
+
+    assert 25 < time.time() - json.loads(content)["at_ms"] / 1000 < 40
+
+
+def test_only_an_engine_that_makes_steps_has_a_live_load(client: redis.Redis, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    publisher = make_publisher(engine)
+    publisher.run_once()
+    before = publisher.find_live_load(engine.spec)
+    put_step(writer, make_step(running=3))
+    publisher.run_once()
+
+    load = publisher.find_live_load(engine.spec)
+    publisher.clock = lambda: time.monotonic() + 3
+
+    assert before is None
+    assert load is not None
+    assert (load.running, load.waiting, load.kv_usage_ratio, load.generation_tokens) == (3, 1, 0.4, None)
+    assert publisher.find_live_load(engine.spec) is None
+    assert publisher.has_ring(engine.spec)
 
 
 def test_processes_are_told_every_five_seconds_fc68(client: redis.Redis) -> None:
