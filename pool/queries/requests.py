@@ -17,7 +17,7 @@ from pool.models import RESOLUTIONS
 from pool.queries.cells import CellFilter, find_series
 from pool.queries.histograms import load_summed
 
-LARGEST_SCAN: Final = 200_000
+LARGEST_SCAN: Final = 100_000
 """Records that are read for the lifts, of the chosen ones and of the rest each; of more it is a random sample."""
 LONG_PROMPT_TOKENS: Final = 8192
 SHORTEST_LOOK_BACK: Final = timedelta(minutes=10)
