@@ -112,7 +112,8 @@ class Follower:
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         started = time.monotonic_ns()
-        self._log.begin(started)
+        with contextlib.suppress(Exception):
+            self._log.begin(started)
         output = self._schedule(*args, **kwargs)
         try:
             self._log.note_scheduled(output, started)

@@ -60,7 +60,7 @@ class StepLog:
         return cls(scheduler, writer, path)
 
     def begin(self, started_ns: int) -> None:
-        """Cannot raise. Tells a step in progress; of several under way the oldest."""
+        """Tells a step in progress; of several under way the oldest."""
         if not self._under_way:
             self._words[ring.IN_STEP_NS] = started_ns
 
