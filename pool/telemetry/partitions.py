@@ -82,7 +82,7 @@ def drop_old(now: datetime, closed: Mapping[int, datetime]) -> dict[str, int]:
             is_needed = end > closed.get(plan.source_of, end)
             if end > now - plan.keep or is_needed:
                 continue
-            outcome["dropped" if _drop(table, name, is_attached=is_attached) else "delayed"] += 1
+            outcome["dropped" if drop_partition(table, name, is_attached=is_attached) else "delayed"] += 1
     forget_known()
     return outcome
 
@@ -135,7 +135,7 @@ def _make(table: str, start: datetime, end: datetime) -> None:
         )
 
 
-def _drop(table: str, name: str, *, is_attached: bool) -> bool:
+def drop_partition(table: str, name: str, *, is_attached: bool) -> bool:
     """False when a transaction that may read it did not end in time."""
     try:
         with _patience(), connection.cursor() as cursor:
