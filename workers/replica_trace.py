@@ -78,7 +78,7 @@ class ReplicaTrace:
         self.newest = self.reader.read_newest_step() or self.newest
         self._note_steps(cell, steps)
         waits = [one.queue_s for one in finished if one.queue_s is not None]
-        times = sort_latencies(steps)
+        times = sort_times(steps)
         if waits:
             times["scheduler_queue"] = waits
         cell.steps = {name: Histogram.of(values) for name, values in times.items()}
@@ -199,11 +199,11 @@ def gauge_of(values: Sequence[float]) -> Gauge:
     return Gauge(min(values), sum(values), max(values), len(values))
 
 
-def sort_latencies(steps: Iterable[Step]) -> dict[str, list[float]]:
-    """By what the step computed; each from the start of its scheduling to the end of its update, in seconds."""
+def sort_times(steps: Iterable[Step]) -> dict[str, list[float]]:
+    """By what the step computed, in seconds. Of overlapping steps each second counts once."""
     found: dict[str, list[float]] = {}
     for step in steps:
-        found.setdefault(step.kind, []).append(step.schedule_s + step.execute_s + step.update_s)
+        found.setdefault(step.kind, []).append(step.busy_s)
     return found
 
 
