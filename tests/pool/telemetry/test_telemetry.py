@@ -167,3 +167,10 @@ def test_quantiles_are_taken_after_merging_fc30() -> None:
     assert SeriesKey("chatty", release=1, replica="r1", lane="short", tier="standard") in set(
         find_series(CellFilter(model="chatty")).values()
     )
+
+
+def test_times_beyond_ten_minutes_keep_their_size_fc62() -> None:
+    stages = total_of([make_fact(e2e_s=700.0, ttft_s=650.0) for _ in range(5)]).stages
+
+    assert stages["e2e"].quantile(0.99) == pytest.approx(700.0, rel=0.01)
+    assert stages["ttft"].quantile(0.99) == pytest.approx(650.0, rel=0.01)
