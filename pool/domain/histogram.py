@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from typing import Final
 
-GAMMA = 1.02
-LOWEST_S = 1e-4
-HIGHEST_S = 3600.0
-_LOG_GAMMA = math.log(GAMMA)
-LAST_BUCKET = math.ceil(math.log(HIGHEST_S / LOWEST_S) / _LOG_GAMMA)
+GAMMA: Final = 1.02
+LOWEST_S: Final = 1e-4
+HIGHEST_S: Final = 3600.0
+_LOG_GAMMA: Final = math.log(GAMMA)
+LAST_BUCKET: Final = math.ceil(math.log(HIGHEST_S / LOWEST_S) / _LOG_GAMMA)
 FORMAT = 2
 _HEAD = struct.Struct("<Bq")
 _PAIR = struct.Struct("<HI")
@@ -32,7 +33,8 @@ def bucket_of(seconds: float) -> int:
     """0 holds everything up to 0.1 ms, LAST_BUCKET everything from 1 h."""
     if seconds <= LOWEST_S:
         return 0
-    return min(LAST_BUCKET, math.ceil(math.log(seconds / LOWEST_S) / _LOG_GAMMA))
+    bucket = math.ceil(math.log(seconds / LOWEST_S) / _LOG_GAMMA)
+    return bucket if bucket < LAST_BUCKET else LAST_BUCKET
 
 
 def value_of(bucket: int) -> float:

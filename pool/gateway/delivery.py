@@ -186,7 +186,12 @@ class Delivery:
         # The stream counts entries, the memory facts.
         length = int(_MOST_FACTS_KEPT / max(1.0, self._usual_batch))
         try:
-            await client.xadd(f"{prefix}:facts", {"b": orjson.dumps(batch)}, maxlen=length, approximate=True)
+            await client.xadd(
+                f"{prefix}:facts",
+                {"b": orjson.dumps(batch, option=orjson.OPT_NON_STR_KEYS)},
+                maxlen=length,
+                approximate=True,
+            )
         except (RedisError, OSError, TimeoutError):
             # It may have arrived: counting it as lost is better than counting it twice.
             self._plane.facts.drop(len(batch))

@@ -5,6 +5,7 @@ Nothing of the text goes further than this module.
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from pool.domain.repetition import repeats_itself
 
@@ -24,8 +25,8 @@ _CALLS = (
     b'"reasoning":"',
 )
 # Below it an answer is short enough to be looked at for being empty; above it, long enough to be in a loop.
-_FEW_TOKENS = 1
-LOOP_TOKENS = 64
+_FEW_TOKENS: Final = 1
+LOOP_TOKENS: Final = 64
 
 
 def read_reason(tail: bytes) -> str:

@@ -6,6 +6,7 @@ event that may be taken out is a usage event that the caller did not ask for.
 
 import re
 from collections import deque
+from typing import Final
 
 import orjson
 
@@ -17,8 +18,8 @@ _MAX_HELD_BYTES = 8 << 20
 # Without going back: what has matched once matches in one way only.
 _EVENT = rb'data: \{"(?!error")[^\n]*+(?<=\})\n\n'
 # Of a long answer: 12 KB at the usual length of an event with one token.
-_RECENT_PIECES = 48
-_MOST_RECENT_BYTES = 1024
+_RECENT_PIECES: Final = 48
+_MOST_RECENT_BYTES: Final = 1024
 _USUAL_CHUNKS = re.compile(rb"(?>[0-9a-fA-F]{1,6}\r\n" + _EVENT + rb"\r\n)++")
 _SIZES_AND_EVENTS = re.compile(rb"([0-9a-fA-F]{1,6})\r\n(" + _EVENT + rb")\r\n")
 
@@ -76,7 +77,9 @@ class EventGate:
         ):
             # The read that there is most of: one chunk of one token.
             self.chunks += 1
-            self._remember(data)
+            self.last = data
+            if self.chunks > LOOP_TOKENS:
+                self._remember(data)
             return end_of_data, data
         return self._take_many(data, end_of_data)
 
@@ -93,7 +96,9 @@ class EventGate:
             events.append(event)
         self.chunks += len(events)
         payload = b"".join(events)
-        self._remember(payload)
+        self.last = payload
+        if self.chunks > LOOP_TOKENS:
+            self._remember(payload)
         return taken, b"%x\r\n%b\r\n" % (len(payload), payload)
 
     def feed(self, piece: bytes) -> bytes:
@@ -111,7 +116,9 @@ class EventGate:
             and piece.find(b'"usage":') < 0
         ):
             self.chunks += 1
-            self._remember(piece)
+            self.last = piece
+            if self.chunks > LOOP_TOKENS:
+                self._remember(piece)
             return piece
         return self._examine(piece)
 
@@ -125,13 +132,10 @@ class EventGate:
         return b""
 
     def _remember(self, piece: bytes) -> None:
-        """How an answer ended, and whether in a loop, is said of its last pieces."""
-        self.last = piece
-        recent = self.recent
-        if recent is not None:
-            recent.append(piece if len(piece) <= _MOST_RECENT_BYTES else piece[-_MOST_RECENT_BYTES:])
-        elif self.chunks > LOOP_TOKENS:
-            self.recent = deque((piece[-_MOST_RECENT_BYTES:],), maxlen=_RECENT_PIECES)
+        """Of a long answer: whether it ended in a loop is said of its last pieces."""
+        if self.recent is None:
+            self.recent = deque(maxlen=_RECENT_PIECES)
+        self.recent.append(piece if len(piece) <= _MOST_RECENT_BYTES else piece[-_MOST_RECENT_BYTES:])
 
     def _examine(self, piece: bytes) -> bytes:
         whole_bytes = max(_end_of_last(b"\n\n", piece), _end_of_last(b"\r\n\r\n", piece))
@@ -174,7 +178,9 @@ class EventGate:
                 return False
         self.chunks += 1
         if payload.find(b'output_text.delta"' if self._responses else b'"choices":[{') >= 0:
-            self._remember(payload)
+            self.last = payload
+            if self.chunks > LOOP_TOKENS:
+                self._remember(payload)
         self.done = self.done or (self._responses and _is_terminal(event))
         return True
 

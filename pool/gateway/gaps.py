@@ -33,4 +33,4 @@ class Gaps:
 
     def dump(self) -> list[object]:
         """`[sum in seconds, {bucket: count}]`."""
-        return [self.sum_s, {str(bucket): count for bucket, count in self.counts.items()}]
+        return [self.sum_s, self.counts]

@@ -35,10 +35,13 @@ COUNTERS = {
     "sluice_streams_late_total": "Streams with several late gaps in a row.",
     "sluice_tcp_retransmits_total": "Segments that were sent again to clients.",
     "sluice_shadow_requests_total": "Requests that were sent a second time to a shadow release, by outcome.",
+    "sluice_usage_overflow_total": "Requests whose usage was counted under no key: too many keys and models a day.",
+    "sluice_texts_dropped_total": "Texts of keys that keep them, lost because they came too fast.",
     "sluice_shadow_tokens_total": "Prompt and output tokens of shadow requests.",
 }
 GAUGES: dict[str, tuple[str, Callable[[tuple[float, float]], float]]] = {
     "sluice_queued": ("Requests that wait for a slot.", sum),
+    "sluice_facts_queued": ("Request records that telemetry has not got yet.", sum),
     "sluice_lane_limit": ("Requests at once that admission lets into the lane.", sum),
     "pending_requests_growth_ratio": ("Growth of waiting requests over ten minutes.", max),
     "sluice_breaker_open": ("1 while a replica gets no ordinary request.", max),

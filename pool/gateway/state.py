@@ -51,6 +51,9 @@ def set_gauges(plane: "Plane", now_s: float) -> None:
     metrics.gauge("sluice_degraded", part="tokenizers").value = 1.0 if readers["degraded"] else 0.0
     silent = plane.config.redis_url is not None and not plane.view.is_fresh(now_s)
     metrics.gauge("sluice_degraded", part="redis").value = 1.0 if silent else 0.0
+    metrics.gauge("sluice_degraded", part="usage").value = 0.0 if plane.usage.is_on_disk else 1.0
+    metrics.gauge("sluice_facts_queued").value = float(len(plane.facts))
+    metrics.facts_dropped = plane.facts.dropped
 
 
 def _set_counters(plane: "Plane") -> None:
@@ -58,6 +61,8 @@ def _set_counters(plane: "Plane") -> None:
     counter = plane.metrics.counter
     counter("sluice_received_bytes_total").value = float(plane.received_bytes)
     counter("sluice_sent_bytes_total").value = float(plane.sent_bytes)
+    counter("sluice_usage_overflow_total").value = float(plane.usage.overflowed)
+    counter("sluice_texts_dropped_total").value = float(plane.captures.dropped)
     for model in plane.routes.models.values():
         for number, index in model.indexes.items():
             labels = {"model": model.name, "release": str(number)}
