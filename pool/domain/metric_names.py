@@ -30,8 +30,10 @@ def _device(text: str) -> Metric:
 
 ENGINES: Final[dict[str, Metric]] = {
     "engine_step_latency_seconds": _replica(
-        "histogram", "Time of an engine's step by what it computed: until the end of its update, from its start or, where steps "
-        "overlap, from the end of the one before.", "stage"
+        "histogram",
+        "Time of an engine's step by what it computed: until the end of its update, from its start or, where steps "
+        "overlap, from the end of the one before.",
+        "stage",
     ),
     "scheduler_queue_delay_seconds": _replica(
         "histogram", "How long finished requests had waited inside the engine until first scheduled."
