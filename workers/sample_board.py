@@ -83,6 +83,11 @@ class SampleBoard:
         except (redis.RedisError, OSError) as exc:
             self._note_failure(exc)
 
+    @property
+    def prefix(self) -> str:
+        """Of this installation's names in Redis; empty until it was told."""
+        return self._prefix
+
     def redis_ms(self) -> int:
         """Now, on the clock of Redis: the one that all hosts share; known since the last sample."""
         return int(time.time() * 1000 + self._redis_ahead_ms)

@@ -19,6 +19,7 @@ from workers.replica_totals import TotalsBoard
 from workers.replica_trace import ReplicaTrace, WatchedEngine, dump_cell
 from workers.ring_records import FinishedRequest
 from workers.sample_board import SampleBoard
+from workers.segment_relay import SegmentRelay
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class SamplePublisher:
     _told: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
+        self.segments = SegmentRelay(self.board.url)
         self.totals = TotalsBoard(self.node, clock=self.clock)
         self.thread = threading.Thread(target=self._run, name="samples", daemon=True)
 
@@ -218,13 +220,17 @@ class SamplePublisher:
 
     def _send_maps(self, watched: frozenset[str]) -> None:
         maps = {}
+        rings = {}
         for (replica, _), trace in self.traces.items():
             if replica in watched:
+                rings[replica] = (trace.reader, str(trace.engine.spec.directory))
                 trace.reader.watch(WATCH_S)
                 if (found := trace.reader.read_block_map()) is not None:
                     maps[replica] = found
         if maps:
             self.board.put_maps(maps)
+        if rings and self.board.prefix:
+            self.segments.follow(self.board.prefix, rings)
 
 
 def find_shares(members: Iterable[int], devices: Iterable[DeviceFacts]) -> dict[str, float]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Final
+from typing import Any, Final
 
 from console.templatetags.units import to_iso
 from pool.domain.block_map import STATES, BlockMap
 from pool.queries.ages import Age
 
+MOST_SHOWN: Final = 60
+"""Segments in a frame, the largest first; the engine's answer may hold 2,000."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -43,3 +45,29 @@ def encode_state(state: str, *, reason: str = "") -> str:
 
 def encode_beat(seq: int) -> str:
     return json.dumps({"type": "beat", "seq": seq})
+
+
+def encode_segments(content: bytes) -> str:
+    """`segments`: [bytes, kind, [[bytes, is in use], …]] of the largest; `more`: how many are left out."""
+    try:
+        body = json.loads(content)
+        if "segments" not in body:
+            return encode_no_segments(str(body.get("absent") or "")[:500])
+        rows = sorted(body["segments"], key=lambda one: -int(one["total_size"]))
+        shown = [
+            [int(one["total_size"]), str(one.get("kind") or "")[:20], _blocks_of(one["blocks"])]
+            for one in rows[:MOST_SHOWN]
+        ]
+        more = len(rows) - len(shown) + int(body.get("left_out") or 0)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return encode_no_segments()
+    return json.dumps({"type": "segments", "segments": shown, "more": more}, separators=(",", ":"))
+
+
+def _blocks_of(blocks: list[list[Any]]) -> list[list[int]]:
+    return [[int(size), int(str(state).startswith("active"))] for size, state in blocks]
+
+
+def encode_no_segments(reason: str = "") -> str:
+    """Empty: the engine gave no answer in time."""
+    return json.dumps({"type": "segments", "absent": reason, "segments": []}, ensure_ascii=False)

@@ -12,15 +12,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
+from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 import redis.asyncio as redis
 from django.conf import settings
 from django.db import DatabaseError
 
-from console.live.block_map_frames import encode_beat, encode_map, encode_state
+from console.access import Right
+from console.live.block_map_frames import (
+    encode_beat,
+    encode_map,
+    encode_no_segments,
+    encode_segments,
+    encode_state,
+)
 from console.live.consumers import Watch, WatchConsumer
 from console.live.database import run_in_thread
+from console.live.session_rights import find_session_rights
 from pool.domain.block_map import BadBlockMap, read_block_map
 from pool.domain.errors import PoolError
 from pool.models import Replica, RoutingState
@@ -34,6 +43,9 @@ WATCH_S: Final = 5
 """The worker makes maps for so long after each look."""
 PATIENCE_S: Final = 5.0
 """Without a map for so long, its absence is explained."""
+SEGMENTS_PATIENCE_S: Final = 10.0
+"""An engine writes its allocator's segments at its next step; an idle one makes none."""
+ASK_SEGMENTS: Final = '{"type":"segments"}'
 STALE_AFTER: Final = timedelta(seconds=3)
 """A scan older than this is not the present: the engine hangs, or computes nothing."""
 
@@ -46,6 +58,9 @@ class MapSource(Protocol):
 
     async def read_absence(self, replica: str) -> str:
         """Why the engine gives no map, as its worker says; empty: it does not say."""
+
+    async def read_segments(self, replica: str, wish: str) -> bytes | None:
+        """Says once more that somebody wishes the allocator's segments, and returns those that answer this wish."""
 
     async def close(self) -> None: ...
 
@@ -70,6 +85,11 @@ class RedisMaps:
             return str(json.loads(newest[max(newest)]).get("missing") or "")[:500]
         return ""
 
+    async def read_segments(self, replica: str, wish: str) -> bytes | None:
+        await self._client.set(f"{self._prefix}segments-wish:{replica}", wish, ex=WATCH_S)
+        found = await self._client.get(f"{self._prefix}segments:{replica}")
+        return found if isinstance(found, bytes) and wish_of(found) == wish else None
+
     async def close(self) -> None:
         await self._client.aclose()
 
@@ -84,6 +104,19 @@ class MapTopic:
     failure: PoolError | None = None
     viewers: set[MapWatch] = field(default_factory=set)
     missed_s: float = 0.0
+    wish: str = ""
+    """Number of the wish for the allocator's segments; empty: nobody waits for them."""
+    wished_s: float = 0.0
+
+    def ask_segments(self) -> None:
+        """One wish at a time, however many viewers ask: each costs the engine some milliseconds."""
+        if not self.wish:
+            self.wish, self.wished_s = uuid4().hex, 0.0
+
+    def tell_segments(self, frame: str) -> None:
+        self.wish = ""
+        for viewer in self.viewers:
+            viewer.tell(frame)
 
     def show(self, frame: str | bytes) -> None:
         """Says nothing twice."""
@@ -101,6 +134,7 @@ class MapWatch:
         self._maps = maps
         self._topic = topic
         self._sent_seq = -1
+        self._news = ""
         self._woken = asyncio.Event()
         self._woken.set()
 
@@ -113,6 +147,10 @@ class MapWatch:
             await asyncio.wait_for(self._woken.wait(), timeout_s)
 
     def take(self) -> str | bytes:
+        if self._news:
+            # It stays woken: the map's turn comes next.
+            news, self._news = self._news, ""
+            return news
         self._woken.clear()
         if self._sent_seq == self._topic.seq:
             return encode_beat(self._sent_seq)
@@ -121,6 +159,14 @@ class MapWatch:
 
     def ask_snapshot(self) -> None:
         self._sent_seq = -1
+        self.wake()
+
+    def ask_segments(self) -> None:
+        self._topic.ask_segments()
+
+    def tell(self, frame: str) -> None:
+        """A frame of its own, beside the map; a newer one takes its place."""
+        self._news = frame
         self.wake()
 
     def wake(self) -> None:
@@ -178,6 +224,9 @@ class BlockMaps:
     async def _look(self, source: MapSource) -> None:
         topics = list(self._topics.values())
         maps = await source.read_maps([topic.replica for topic in topics])
+        for topic in topics:
+            if topic.wish:
+                await self._read_segments(source, topic)
         for topic, content in zip(topics, maps, strict=True):
             if content is not None:
                 topic.missed_s = 0.0
@@ -189,6 +238,20 @@ class BlockMaps:
                 topic.show(
                     encode_state("missing" if topic.missed_s >= PATIENCE_S else "waiting", reason=reason)
                 )
+
+    async def _read_segments(self, source: MapSource, topic: MapTopic) -> None:
+        found = await source.read_segments(topic.replica, topic.wish)
+        topic.wished_s += self._every_s
+        if found is not None:
+            topic.tell_segments(encode_segments(found))
+        elif topic.wished_s >= SEGMENTS_PATIENCE_S:
+            topic.tell_segments(encode_no_segments())
+
+
+def wish_of(content: bytes) -> str:
+    with suppress(ValueError, TypeError, AttributeError):
+        return str(json.loads(content).get("wish") or "")
+    return ""
 
 
 def _encode(content: bytes, seq: int) -> str | bytes:
@@ -210,7 +273,15 @@ def find_block_maps() -> BlockMaps:
 
 
 class BlockMapConsumer(WatchConsumer):
-    """`/live/blocks/<replica>/`"""
+    """`/live/blocks/<replica>/`. In: `{"type": "segments"}` too, from those who may operate."""
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        if text_data == ASK_SEGMENTS and self._pump is not None:
+            watch = self.watch
+            if isinstance(watch, MapWatch) and await find_session_rights().may(self.scope, Right.OPERATE):
+                watch.ask_segments()
+            return
+        await super().receive(text_data, bytes_data)
 
     async def open_watch(self) -> Watch:
         replica: str = self.scope["url_route"]["kwargs"]["replica"]

@@ -105,6 +105,11 @@ def map_words() -> dict[str, str]:
         "tail_unknown": _("waste in the last block unknown"),
         "size": _("%s blocks of %t tokens"),
         "runs": _("%s ×"),
+        "asked": _("asked; the engine answers at its next step"),
+        "segments": _("%s segments, largest first"),
+        "segments_more": _("%s segments, largest first; %t smaller ones not shown"),
+        "no_segments": _("No answer: an idle engine makes no step. Try again while it works."),
+        "segment": _("%s, %t in use"),
         "more": _("%s more requests hold blocks"),
     }
 

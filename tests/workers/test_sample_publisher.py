@@ -21,6 +21,7 @@ from pool.services.delivery import connect
 from tests.workers.engine_rings import make_engine, make_finished, make_ring, make_step, put_map, put_step
 from workers.device_meter import DeviceMeter
 from workers.plugin.sluice_engine import ring
+from workers.plugin.sluice_engine.ring import SEGMENTS_WISH
 from workers.replica_trace import WatchedEngine
 from workers.sample_board import SampleBoard
 from workers.sample_publisher import SamplePublisher
@@ -123,6 +124,22 @@ def test_a_block_map_is_sent_only_while_somebody_watches(client: redis.Redis, tm
     assert zlib.decompress(base64.b64decode(found["owners"]))[:4] == b"\xff\xff\x00\x00"
     assert found["requests"] == [{"id": "req-1", "blocks": 5, "tokens": 73, "tail_tokens": 7}]
     assert (found["block_size"], found["runs_of_free"]) == (16, {"95": 1})
+
+
+def test_a_wish_for_the_allocators_segments_reaches_the_engine(client: redis.Redis, tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    put_step(writer, make_step())
+    publisher = make_publisher(engine)
+    client.set(key_of("segments-wish:r1"), "7", ex=5)
+    publisher.run_once()
+    before = writer.words[SEGMENTS_WISH]
+    client.set(key_of("watch:r1"), "1", ex=5)
+
+    publisher.run_once()
+    publisher.run_once()
+
+    assert (before, writer.words[SEGMENTS_WISH]) == (0, 1)
 
 
 def test_gateways_are_told_the_load_of_each_look(client: redis.Redis, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import { colourOf, drawMap, layOut, ownerOf, readColours, readMap, STATES } from
 import { find, make, on, readJson, setText } from "../lib/dom.js";
 import { formatAge } from "../lib/format.js";
 import { openFrames } from "../lib/framesocket.js";
+import { showSegments } from "../lib/segments.js";
 import { onThemeChange, watchCells } from "../lib/gridmap.js";
 
 const MOST_LISTED = 12;
@@ -160,9 +161,10 @@ if (expected > 1) {
   canvas.style.height = `${cell * rows}px`;
 }
 
-openFrames(card.dataset.map, {
+const feed = openFrames(card.dataset.map, {
   onBytes: take,
   onText: (frame) => {
+    if (frame.type === "segments") showSegments(frame, words);
     if (frame.type !== "state") return;
     turn += 1;
     tell(frame.reason || words[frame.state] || words.missing);
@@ -171,4 +173,8 @@ openFrames(card.dataset.map, {
     turn += 1;
     if (!map) tell(words.lost);
   },
+});
+on(document, "click", "[data-segments-ask]", () => {
+  feed.send({ type: "segments" });
+  setText(find("[data-segments-note]"), words.asked);
 });

@@ -48,6 +48,8 @@ class FakeMaps:
         self.failure: Exception | None = None
         self.asked: list[list[str]] = []
         self.is_closed = False
+        self.segments: bytes | None = None
+        self.wishes: list[str] = []
 
     async def read_maps(self, replicas: Sequence[str]) -> list[bytes | None]:
         self.asked.append(list(replicas))
@@ -57,6 +59,10 @@ class FakeMaps:
 
     async def read_absence(self, replica: str) -> str:
         return self.absence
+
+    async def read_segments(self, replica: str, wish: str) -> bytes | None:
+        self.wishes.append(wish)
+        return self.segments
 
     async def close(self) -> None:
         self.is_closed = True
@@ -185,6 +191,69 @@ async def test_without_viewers_nothing_is_asked() -> None:
     assert (maps._topics, source.is_closed) == ({}, True)
 
 
+async def test_segments_are_asked_for_once_and_told_to_all() -> None:
+    source = FakeMaps(r1=packed())
+    maps = make_maps(source)
+    one, other = maps.subscribe("r1"), maps.subscribe("r1")
+    await read_frame(one, "map")
+    assert source.wishes == []
+    one.ask_segments()
+    other.ask_segments()
+    blocks = [[4, "active_allocated"], [1, "inactive"]]
+    rows = [{"total_size": size, "kind": "large", "blocks": blocks} for size in (5, 9)]
+    source.segments = json.dumps({"segments": rows, "left_out": 2}).encode()
+
+    for viewer in (one, other):
+        found = await read_frame(viewer, "segments")
+        assert found["segments"] == [[9, "large", [[4, 1], [1, 0]]], [5, "large", [[4, 1], [1, 0]]]]
+        assert found["more"] == 2
+
+    assert len(set(source.wishes)) == 1
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b'{"absent":"no CUDA"}', "no CUDA"), (b"[", ""), (b'{"segments":[{}]}', ""), (b"7", "")],
+)
+async def test_absent_segments_are_explained(content: bytes, reason: str) -> None:
+    source = FakeMaps(r1=packed())
+    source.segments = content
+    watch = make_maps(source).subscribe("r1")
+    watch.ask_segments()
+
+    found = await read_frame(watch, "segments")
+
+    assert (found["segments"], found["absent"]) == ([], reason)
+    watch.close()
+
+
+async def test_an_idle_engine_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_maps, "SEGMENTS_PATIENCE_S", 0.03)
+    watch = make_maps(FakeMaps(r1=packed())).subscribe("r1")
+    watch.ask_segments()
+
+    assert (await read_frame(watch, "segments"))["segments"] == []
+    assert watch._topic.wish == ""
+    watch.close()
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize(("group", "asked"), [("viewer", False), ("operator", True)])
+async def test_only_who_may_operate_asks_for_segments(open_socket: Open, group: str, asked: bool) -> None:
+    replica = await database_sync_to_async(lambda: Replica.objects.get().pk)()
+    socket = open_socket(f"/live/blocks/{replica}/", await make_session(group))
+    await socket.connect()
+    await socket.receive()
+    topic = block_maps.find_block_maps()._topics[replica]
+
+    await socket.send_text(block_maps.ASK_SEGMENTS)
+    await socket.disconnect()
+
+    assert bool(topic.wish) is asked
+
+
 async def test_redis_is_told_who_is_watched() -> None:
     source = RedisMaps(settings.REDIS_URL, "i-blocks")
     with redis.Redis.from_url(settings.REDIS_URL) as client:
@@ -203,6 +272,10 @@ async def test_redis_is_told_who_is_watched() -> None:
         assert await source.read_absence("r1") == "no plug-in"
         assert await source.read_absence("r9") == ""
 
+        client.set("sluice:i-blocks:segments:r1", b'{"wish":"7"}', ex=60)
+        assert await source.read_segments("r1", "7") == b'{"wish":"7"}'
+        assert await source.read_segments("r1", "8") is None
+        assert client.get("sluice:i-blocks:segments-wish:r1") == b"8"
         assert 0 < int(client.ttl("sluice:i-blocks:watch:r1")) <= block_maps.WATCH_S
     await source.close()
 
