@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import ClassVar, Final
-from urllib.parse import urlsplit
 
 from pool.domain.errors import PoolError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-LONGEST_URL: Final = 500
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
@@ -31,34 +29,16 @@ class Target:
     """With the query."""
 
 
-def read_url(url: str) -> Target:
-    """Raises UnsafeUrl. No user, no fragment, nothing but http and https."""
-    if len(url) > LONGEST_URL or any(ord(sign) <= 32 or ord(sign) == 127 for sign in url) or "\\" in url:
-        raise _unsafe("The URL is too long or holds characters that no URL holds.", "malformed")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-        host = (parts.hostname or "").encode("idna").decode()
-    except (ValueError, UnicodeError):
-        raise _unsafe("The URL cannot be read.", "malformed") from None
-    if parts.scheme not in ("http", "https"):
-        raise _unsafe("Use http or https.", "scheme")
-    if not host or parts.username is not None or parts.password is not None or parts.fragment:
-        raise _unsafe("The URL names a host, no user and no fragment.", "malformed")
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Target(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), path)
-
-
 def check_addresses(addresses: Sequence[str], allowed: Sequence[Network]) -> str:
     """The address to connect to: the first, if every one of the name is allowed. Raises UnsafeUrl.
 
     All of them, since a name with one good and one bad address is a trap, whichever is tried.
     """
     if not addresses:
-        raise _unsafe("The host's name stands for no address.", "unresolved")
+        raise unsafe("The host's name stands for no address.", "unresolved")
     for text in addresses:
         if not _is_allowed(ip_address(text.partition("%")[0]), allowed):
-            raise _unsafe(
+            raise unsafe(
                 "The host lies in this installation's own or another private network, which notices do not "
                 "reach unless SLUICE_WEBHOOK_NETWORKS names it.",
                 "private",
@@ -86,5 +66,5 @@ def _unwrap(address: Address) -> Address:
     return address
 
 
-def _unsafe(message: str, reason: str) -> UnsafeUrl:
+def unsafe(message: str, reason: str) -> UnsafeUrl:
     return UnsafeUrl(message, reason=reason)

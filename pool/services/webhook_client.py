@@ -11,11 +11,13 @@ import socket
 import ssl
 import threading
 from typing import Final
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
-from pool.domain.outbound import Target, check_addresses, read_url
+from pool.domain.outbound import Target, check_addresses, unsafe
 
+LONGEST_URL: Final = 500
 TIMEOUT_S: Final = 5.0
 """For each step of the call."""
 LONGEST_S: Final = 15.0
@@ -70,6 +72,24 @@ def post_signed(url: str, body: bytes, secret: str) -> None:
         connection.close()
     if not 200 <= status < 300:
         raise Refused(status)
+
+
+def read_url(url: str) -> Target:
+    """Raises UnsafeUrl. No user, no fragment, nothing but http and https."""
+    if len(url) > LONGEST_URL or any(ord(sign) <= 32 or ord(sign) == 127 for sign in url) or "\\" in url:
+        raise unsafe("The URL is too long or holds characters that no URL holds.", "malformed")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        host = (parts.hostname or "").encode("idna").decode()
+    except (ValueError, UnicodeError):
+        raise unsafe("The URL cannot be read.", "malformed") from None
+    if parts.scheme not in ("http", "https"):
+        raise unsafe("Use http or https.", "scheme")
+    if not host or parts.username is not None or parts.password is not None or parts.fragment:
+        raise unsafe("The URL names a host, no user and no fragment.", "malformed")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), path)
 
 
 def _resolve(target: Target) -> list[str]:

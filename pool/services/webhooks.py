@@ -9,11 +9,11 @@ from django.db import IntegrityError, transaction
 
 from pool.domain.alerting import LEVELS
 from pool.domain.names import check_name
-from pool.domain.outbound import read_url
 from pool.models import Notice, Webhook
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.notices import queue_test, secret_of
+from pool.services.webhook_client import read_url
 
 MOST = 50
 TELLING = ("plan", "yellow", "orange", "red")

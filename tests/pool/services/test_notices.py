@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from pool.domain.outbound import UnsafeUrl, check_addresses, read_url
+from pool.domain.outbound import UnsafeUrl, check_addresses
 from pool.models import Alert, Notice, Webhook
 from pool.services import webhooks
 from pool.services.audit import Actor
 from pool.services.errors import Conflict
 from pool.services.notices import WAITS, describe, queue_notices, secret_of, send_due
-from pool.services.webhook_client import Refused, Undelivered, post_signed
+from pool.services.webhook_client import Refused, Undelivered, post_signed, read_url
 from pool.services.webhooks import WebhookWish
 from tests.factories import T0
 
