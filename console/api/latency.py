@@ -37,6 +37,8 @@ from pool.queries.requests import Brush, BrushedRequests, list_requests
 
 DEFAULT_RANGE = timedelta(hours=1)
 LARGEST_LIST, LARGEST_NUMBER = 200, 2**31 - 1
+_TOLD = ("summaries", "regions", "requests")
+"""Lists of a picture that go with its figure: they are not drawn."""
 _Query = type[serializers.Serializer[Any]]
 
 
@@ -328,4 +330,10 @@ def _columns(values: dict[str, Any], now: datetime, *, largest: int = LARGEST_CO
 
 
 def _answer(values: dict[str, Any], picture: Any, draw: Callable[[], Any]) -> Response:
-    return Response(draw() if values["format"] == "figure" else to_json(picture))
+    cells = to_json(picture)
+    if values["format"] != "figure":
+        return Response(cells)
+    about = {
+        name: value for name, value in cells.items() if name in _TOLD or not isinstance(value, list | tuple)
+    }
+    return Response(draw() | {"about": about})

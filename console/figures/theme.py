@@ -29,9 +29,10 @@ _AXIS: Final = {
     "tickcolor": "var(--line-strong)",
     "ticklen": 4,
 }
-_TICKS_S: Final = tuple(
-    factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 5) if factor * 10.0**power <= 3600
-)
+_TICKS_S: Final = (
+    *(factor * 10.0**power for power in range(-4, 2) for factor in (1, 2, 5)),
+    60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0,
+)  # fmt: skip
 
 
 def plain(text: str) -> str:

@@ -43,3 +43,20 @@ export function formatRate(perSecond) {
   if (perSecond === null || perSecond === undefined || !Number.isFinite(perSecond)) return "—";
   return `${perSecond.toFixed(perSecond < 10 ? 1 : 0)} tok/s`;
 }
+
+/** Three digits, in the unit that fits. */
+export function formatSeconds(seconds) {
+  if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "—";
+  if (seconds < 1) return `${digits(seconds * 1000)} ms`;
+  if (seconds < 60) return `${digits(seconds)} s`;
+  return seconds < 3600 ? `${digits(seconds / 60)} min` : `${digits(seconds / 3600)} h`;
+}
+
+function digits(value) {
+  return String(Number(value.toPrecision(3)));
+}
+
+/** Time of day in UTC of milliseconds since the epoch. */
+export function formatClock(ms) {
+  return new Date(ms).toISOString().slice(11, 19);
+}

@@ -76,7 +76,7 @@ window.setInterval(() => {
   paintState();
 }, 1000);
 
-const badge = find("[data-live-state]");
+const badge = find("main[data-live] [data-live-state]");
 let feedState = { state: "connecting", at: null, since: null };
 
 function paintState() {
