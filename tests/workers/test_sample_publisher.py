@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import time
 import zlib
 from collections.abc import Iterator
@@ -209,6 +210,26 @@ def test_without_redis_samples_are_dropped_and_counted_and_nobody_waits(tmp_path
         publisher.run_once()
 
     assert (publisher.board.sent, publisher.board.dropped) == (0, 3)
+
+
+def test_a_redis_that_hangs_is_not_asked_at_each_look_and_the_counts_go_on_fc21(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path)
+    writer = make_ring(engine)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        publisher = make_publisher(engine, url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+        publisher.run_once()
+        for _ in range(3):
+            put_step(writer, make_step())
+            publisher.run_once()
+
+        # The first look waited for it, and those of the next two seconds do not.
+        assert publisher.board._next_s > time.monotonic() - 2
+    assert publisher.board.dropped == 4
+    totals = publisher.totals.find("r1")
+    assert totals is not None
+    assert sum(totals.steps["decode"].counts) == 3
 
 
 def test_the_stream_is_bounded(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
