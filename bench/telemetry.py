@@ -1,14 +1,16 @@
 """The store of telemetry at the size of a day: page query, quantiles against brute force, and dropping the day.
 
-    python -m bench.telemetry [--quick] [--records N]
+    python -m bench.telemetry [--quick] [--records N] [--no-engine]
 
 Makes 10 M request records (`--quick`: 500,000) and the cells of the same 24 hours in a PostgreSQL of its own.
+Then the step hook's cost on a real engine (`_plugin_overhead.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +26,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench telemetry", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a twentieth of the records")
     parser.add_argument("--records", type=int, default=None, help="how many instead")
+    parser.add_argument(
+        "--no-engine", action="store_true", help="without the step hook's cost on a real engine"
+    )
     options = parser.parse_args()
     records = options.records or (RECORDS // QUICK_SHARE if options.quick else RECORDS)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir="/tmp") as name:
@@ -36,9 +41,13 @@ def main() -> int:
             "DJANGO_SETTINGS_MODULE": "console.settings",
         }
         try:
-            return 0 if _run(records) else 1
+            good = _run(records)
         finally:
             server.stop()
+    if not options.no_engine:
+        # A process of its own: it needs neither this database nor these settings.
+        good &= subprocess.run([sys.executable, "-m", "bench._plugin_overhead"], check=False).returncode == 0
+    return 0 if good else 1
 
 
 def _run(records: int) -> bool:

@@ -83,7 +83,6 @@ def drop_old(now: datetime, closed: Mapping[int, datetime]) -> dict[str, int]:
             if end > now - plan.keep or is_needed:
                 continue
             outcome["dropped" if drop_partition(table, name, is_attached=is_attached) else "delayed"] += 1
-    forget_known()
     return outcome
 
 
@@ -137,6 +136,7 @@ def _make(table: str, start: datetime, end: datetime) -> None:
 
 def drop_partition(table: str, name: str, *, is_attached: bool) -> bool:
     """False when a transaction that may read it did not end in time."""
+    forget_known()
     try:
         with _patience(), connection.cursor() as cursor:
             if is_attached:
