@@ -12,6 +12,7 @@ from django.utils.translation import gettext_noop
 
 from console.live.screens import tones
 from console.templatetags.units import UNKNOWN, format_count, format_duration, format_ms, format_share
+from pool.domain.alerting import LEVELS, Level
 from pool.queries.alerts import AlertRow
 
 LEVEL_TONES: Final[Mapping[str, str]] = {
@@ -181,7 +182,8 @@ def limit_words(row: AlertRow) -> str:
     if not isinstance(limits, Mapping):
         return UNKNOWN
     unit = row.evidence.get("unit")
-    return " · ".join(f"{level_word(level)} {format_value(limit, unit)}" for level, limit in limits.items())
+    ordered = sorted(limits.items(), key=lambda item: LEVELS.get(item[0], Level.NORMAL))
+    return " · ".join(f"{level_word(level)} {format_value(limit, unit)}" for level, limit in ordered)
 
 
 def evidence_link(row: AlertRow) -> str:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from console.alert_words import step_words
 from console.pages.setting_fields import PercentField, PlainFloatField
-from pool.domain.ladder import AVAILABLE
+from pool.domain.ladder import AVAILABLE, Step
 from pool.domain.qos import RANKS
 from pool.domain.resource_rules import Rule
 from pool.domain.slo import TEMPLATES, SloSettings, write_settings
@@ -111,7 +111,7 @@ class SloForm(forms.Form):
             min_value=1,
             help_text=_("Times the P99 of the others. Long: over 8,192 tokens."),
         )
-        steps = [(step.value, step_words(step.value)) for step in sorted(AVAILABLE)]
+        steps = [(step.value, step_words(step.value)) for step in Step if step in AVAILABLE]
         for name in ("orange_steps", "red_steps"):
             self.fields[name].choices = steps  # type: ignore[attr-defined]
 

@@ -19,7 +19,7 @@ from console.live.screens.traffic_control import build_traffic_control
 from console.pages.alerts import restriction_words
 from console.pages.lane_matrix import lane_matrix
 from console.pages.shell import actor_of, render_page
-from pool.domain.ladder import AVAILABLE
+from pool.domain.ladder import AVAILABLE, Step
 from pool.queries.alerts import list_restrictions
 from pool.queries.lanes import list_lane_uses
 from pool.queries.models import find_model
@@ -43,7 +43,7 @@ class RestrictForm(forms.Form):
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
         field = self.fields["kind"]
         assert isinstance(field, forms.ChoiceField)
-        field.choices = [(step.value, step_words(step.value)) for step in sorted(AVAILABLE)]
+        field.choices = [(step.value, step_words(step.value)) for step in Step if step in AVAILABLE]
 
 
 @require_safe

@@ -222,7 +222,7 @@ def _rule(rule: Rule, stored: dict[str, Any] | None) -> RuleRow:
         rule.name,
         rule.subject,
         rule.unit,
-        {level.word: limit for level, limit in read.limits.enter.items()},
+        {level.word: read.limits.enter[level] for level in sorted(read.limits.enter)},
         _seconds(read.limits.enter_hold),
         _seconds(read.limits.exit_hold),
         rule.is_golden,
