@@ -46,11 +46,11 @@ def test_a_newer_spec_replaces_what_runs_without_counting_a_crash(layout: Layout
         supervisor.wait_running("gateway", timeout_s=10)
         first = find_pid(supervisor, "gateway")
 
-        supervisor.start(replace(make_spec("gateway"), env={**os.environ, "SLUICE_TEST_NEWER": "yes"}))
+        supervisor.start(replace(make_spec("gateway"), env={**os.environ, "NEWER_SPEC": "yes"}))
         wait_until(lambda: find_pid(supervisor, "gateway") not in (None, first))
 
         pid = find_pid(supervisor, "gateway")
-        assert b"SLUICE_TEST_NEWER=yes" in Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"NEWER_SPEC=yes" in Path(f"/proc/{pid}/environ").read_bytes()
         record = find(supervisor, "gateway")
         assert record is not None
         assert record.restarts == 0
