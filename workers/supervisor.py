@@ -28,6 +28,7 @@ from workers.engine_start import EngineKey, EngineStarter, StartRefused
 from workers.jobs import Jobs
 from workers.log_tail import LogFollower
 from workers.replica_trace import WatchedEngine
+from workers.step_profiling import StepProfiler
 from workers.watcher import Watcher
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,14 @@ class Supervisor:
     engines: dict[EngineKey, EngineProcess] = field(default_factory=dict)
     """As the keeper listed them at the newest pass."""
     has_passed: bool = False
+    profiler: StepProfiler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.profiler = StepProfiler(
+            self.holder,
+            self.starter.make_spec,
+            find_watcher=lambda replica_id, generation: self.watchers.get((replica_id, generation)),
+        )
 
     def run_pass(self, now: datetime) -> dict[str, object]:
         if not renew_lease(self.node, holder=self.holder, now=now):
@@ -109,6 +118,9 @@ class Supervisor:
     # Intents ----------------------------------------------------------------------------------------------
 
     def _carry_out(self, intent: Intent, engine: EngineProcess | None) -> None:
+        if intent.action == "profile":
+            self.profiler.carry_out(intent)
+            return
         key = (intent.action, intent.replica_id, intent.generation)
         if self.jobs.is_running(key) or not (
             claim_intent(intent, holder=self.holder, now=timezone.now()) or intent.claimed_by == self.holder

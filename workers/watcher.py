@@ -88,6 +88,8 @@ class Watcher:
     stopping: threading.Event = field(default_factory=threading.Event)
     watch: Watch | None = None
     tail_at: datetime | None = None
+    excused_until: datetime | None = None
+    """Until then it may stand still: a profile is taken of it."""
 
     def __post_init__(self) -> None:
         self.log = LogFollower(Path(self.process.log_path))
@@ -99,6 +101,10 @@ class Watcher:
 
     def stop(self) -> None:
         self.stopping.set()
+
+    def excuse(self, until: datetime | None) -> None:
+        """For another thread: what stands still until then does not hang. None: judge it again."""
+        self.excused_until = until
 
     @property
     def alive(self) -> bool:
@@ -223,6 +229,10 @@ class Watcher:
 
     def _judge(self, row: Replica, load: EngineLoad | None, now: datetime) -> bool:
         """Progress decides; a hung engine answers /health for ever (FC-01). True while it is to be watched closely."""
+        excused_until = self.excused_until
+        if excused_until is not None and now < excused_until:
+            self.watch = begin_watch(now)
+            return True
         self.watch = self.watch or begin_watch(now)
         look = Look(
             at=now,

@@ -25,6 +25,7 @@ from pool.models.slo import (
     SloSpan,
     Webhook,
 )
+from pool.models.step_profiles import StepProfile
 from pool.models.telemetry import (
     RESOLUTIONS,
     FiveMinuteCell,
@@ -96,5 +97,6 @@ __all__ = [
     "RuleChange",
     "Slo",
     "SloSpan",
+    "StepProfile",
     "Webhook",
 ]

@@ -128,7 +128,7 @@ class DeviceClaim(models.Model):
 
 
 class Intent(models.Model):
-    """Something that a node must do for one generation of a replica; done at most once."""
+    """Something that a node must do for one generation of a replica; done at most once, a profile once per wish."""
 
     node = models.ForeignKey(Node, models.CASCADE, related_name="intents")
     replica = models.ForeignKey(Replica, models.CASCADE, related_name="intents")
@@ -145,11 +145,15 @@ class Intent(models.Model):
     class Meta:
         ordering = ["id"]
         constraints = [
+            # A profile may be taken again and again (one open at a time: StepProfile).
             models.UniqueConstraint(
-                fields=["replica", "generation", "action"], name="intent_once_per_generation"
+                fields=["replica", "generation", "action"],
+                condition=models.Q(action__in=["start", "stop", "kill"]),
+                name="intent_once_per_generation",
             ),
             models.CheckConstraint(
-                condition=models.Q(action__in=["start", "stop", "kill"]), name="intent_action_known"
+                condition=models.Q(action__in=["start", "stop", "kill", "profile"]),
+                name="intent_action_known",
             ),
             models.CheckConstraint(
                 condition=models.Q(phase__in=["pending", "claimed", "done", "failed", "void"]),

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pool.domain.errors import PoolError
+from pool.domain.step_profiles import MAX_STEPS
 from pool.ports import EngineSpec
 from workers.engines import http
-from workers.engines.trace import MAX_STEPS, Profile, reduce_trace
+from workers.engines.trace import Profile, reduce_trace
 
 FOLDER: Final = "profile"
 # Of JSON; in memory about eight times as much. Fifty steps of a model of 30 layers on the CPU are 30 MiB.

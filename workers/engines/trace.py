@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-MAX_STEPS: Final = 50
+from pool.domain.step_profiles import MAX_STEPS
+
 MAX_KERNELS: Final = 30
 MAX_NAME: Final = 120
 MAX_DEPTH: Final = 24
