@@ -30,7 +30,7 @@ def test_batch_is_shed_and_the_others_go_on() -> None:
     with pytest.raises(Shed) as refusal:
         enter(gate, Ticket(tier="batch"), 2.0)
 
-    assert refusal.value.retry_after_s >= 1
+    assert (refusal.value.retry_after_s or 0) >= 1
     assert enter(gate, Ticket(tier="standard"), 2.0).replica is replica
     assert gate.describe(2.0)["lanes"]["short"]["refused"] == {"shed": 1}
     assert gate.describe(2.0)["lanes"]["short"]["restrictions"] == {"shed_batch": 98.0}
