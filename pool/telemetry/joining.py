@@ -27,6 +27,12 @@ class Waiting:
     replica: str
     e2e_s: float | None
     series: SeriesKey
+    attempts: int = 1
+
+    @property
+    def engine_id(self) -> str:
+        """What the gateway called it at the engine that answered: a later attempt bears its number."""
+        return self.request_id if self.attempts < 2 else f"{self.request_id}-{self.attempts}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +63,11 @@ class Joiner:
 
     def add_fact(self, fact: Waiting, *, now_s: float) -> Joined | None:
         """Only of requests that reached a replica: no engine knows the others."""
-        times = self._times.find(fact.request_id)
+        times = self._times.find(fact.engine_id)
         if times is None or not _fits(fact, times):
-            self._facts.put(fact.request_id, fact, now_s=now_s)
+            self._facts.put(fact.engine_id, fact, now_s=now_s)
             return None
-        self._times.remove(fact.request_id)
+        self._times.remove(fact.engine_id)
         self.joined += 1
         return Joined(fact, times)
 

@@ -173,7 +173,8 @@ class Memory:
         self.cells.settle(own, fact.end_s, fact.cell, now_s=now_s)
         if not fact.replica:
             return
-        waiting = Waiting(fact.request_id, fact.at, fact.end_s, fact.replica, fact.e2e_s, own)
+        attempts = fact.values["attempts"]
+        waiting = Waiting(fact.request_id, fact.at, fact.end_s, fact.replica, fact.e2e_s, own, attempts)
         joined = self.joiner.add_fact(waiting, now_s=now_s)
         if joined is not None:
             self._take_joined(joined, now_s=now_s)

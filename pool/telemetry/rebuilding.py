@@ -82,6 +82,7 @@ def _fill_waiting(memory: Memory, *, now_s: float) -> None:
                 record.replica,
                 record.e2e_s,
                 series_of({name: getattr(record, name) for name in _SERIES_OF_RECORD})[0],
+                record.attempts,
             ),
             now_s=now_s,
         )

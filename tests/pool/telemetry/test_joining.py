@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,6 +56,17 @@ def test_the_times_of_a_replica_that_failed_do_not_join_the_answer_of_another() 
 
     assert joiner.add_times(failed, now_s=0) is None
     assert joiner.add_times(EngineTimes("req-1", "r1", 0.1, 0.2, 0.9, 0), now_s=0) is not None
+
+
+def test_a_retried_request_joins_the_times_of_its_last_attempt() -> None:
+    joiner = Joiner()
+    joiner.add_times(EngineTimes("req-1", "r9", 5.0, 5.0, 5.0, 0), now_s=0)
+    joiner.add_times(EngineTimes("req-1-2", "r1", 0.1, 0.2, 0.9, 0), now_s=0)
+
+    joined = joiner.add_fact(replace(FACT, attempts=2), now_s=1)
+
+    assert joined is not None
+    assert joined.times.request_id == "req-1-2"
 
 
 @pytest.mark.parametrize("missing", ["queue_s", "prefill_s", "decode_s"])
