@@ -171,7 +171,7 @@ def test_hostile_names_are_only_text(open_tab: OpenTab) -> None:
     in_database(lambda: seed_hostile(now=timezone.now()))
     tab = open_tab()
     tab.sign_in("ada")
-    for query in (f"?label={quote(HOSTILE)}&range=1h", "?range=1h&view=regions", ""):
+    for query in (f"?label={quote(HOSTILE)}&range=1h", "?range=1h&view=regions", f"?label={quote(HOSTILE)}"):
         tab.open(PAGE + query)
         wait_for_picture(tab)
         brush_all(tab)

@@ -40,6 +40,13 @@ export class LiveWindow {
     return this.seq !== null;
   }
 
+  /** All that the window holds. */
+  samples() {
+    let sum = 0;
+    for (const column of this.columns.values()) sum += column.samples;
+    return sum;
+  }
+
   edgesS() {
     const { count, first, perRow } = this.rows;
     return Array.from({ length: count + 1 }, (_, row) => this.lowestS * this.gamma ** (first + row * perRow - 1));

@@ -143,7 +143,7 @@ function paintLive() {
   const hasAny = page.live.columns.size > 0;
   say(hasAny ? "" : words.empty);
   plane.draw(page.live.fill(page.skeleton, readControls(form).colouring));
-  const detail = { seq: page.live.seq, paintMs: performance.now() - startedMs };
+  const detail = { seq: page.live.seq, samples: page.live.samples(), paintMs: performance.now() - startedMs };
   document.dispatchEvent(new CustomEvent("sluice:painted", { detail }));
 }
 
