@@ -22,7 +22,9 @@ from pool.telemetry.rows import GAUGE_CELLS, datetime_of
 from pool.telemetry.store import Overtaken, Store
 
 AT_S = 1_795_982_405
-PREFIX = "sluice:i-test"
+# Channels are shared by all databases of a server, and so by tests that run at the same time.
+INSTALLATION = f"i-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+PREFIX = f"sluice:{INSTALLATION}"
 REPLICA = {"id": "r1", "model": "chatty", "release": 1, "lane": "short", "age_s": 2.0}
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -60,7 +62,7 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    create_routing_state("i-test")
+    create_routing_state(INSTALLATION)
     client = redis.Redis.from_url(os.environ["SLUICE_REDIS_URL"])
     client.delete(f"{PREFIX}:facts", f"{PREFIX}:samples")
     yield Bench(client)
