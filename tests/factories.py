@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -43,7 +44,8 @@ LANES = (("short", 512), ("mid", 2048), ("long", None))
 
 
 def make_routing_state() -> RoutingState:
-    return create_routing_state("test-installation")
+    """Named after the test process: channels are shared by all databases of a Redis server."""
+    return create_routing_state(f"test-installation-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 
 
 def make_user(name: str, *, group: str | None = "viewer", password: str | None = None) -> User:
