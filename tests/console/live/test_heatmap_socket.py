@@ -48,7 +48,7 @@ def publish(seq: int, count: int, *, replica: str = "b", body: Any = None) -> in
     message = {"epoch": "one", "seq": seq, "cells": cells, "gauges": []} if body is None else body
     channel = f"sluice:{RoutingState.objects.get(pk=1).installation}:open"
     with redis.Redis.from_url(settings.REDIS_URL) as client:
-        return int(client.publish(channel, json.dumps(message)))  # type: ignore[arg-type]
+        return int(client.publish(channel, json.dumps(message)))
 
 
 async def publish_when_heard(seq: int, count: int) -> None:
@@ -153,7 +153,8 @@ async def test_fifty_sockets_hold_no_connection_each(open_socket: Open) -> None:
 
     held = await database_sync_to_async(_count_connections)()
 
-    assert held <= settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+    options: Any = settings.DATABASES["default"]["OPTIONS"]
+    assert held <= options["pool"]["max_size"]
     for socket in sockets:
         await socket.disconnect()
 
