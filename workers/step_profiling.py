@@ -21,7 +21,7 @@ from pool.ports import EngineSpec
 from pool.services.intents import claim_intent, finish_intent
 from pool.services.step_profiles import begin_profile, fail_profile, store_profile
 from workers.engines.profiling import ProfileFailed, profile_engine, profile_folder
-from workers.engines.trace import Profile
+from workers.engines.trace import OTHER, PARTS, Profile, classify
 from workers.watcher import Watcher
 
 logger = logging.getLogger(__name__)
@@ -121,12 +121,19 @@ def describe_profile(profile: Profile) -> tuple[dict[str, Any], dict[str, Any]]:
         "steps": [_rounded(asdict(step)) for step in profile.steps],
         "kernels": [_rounded(asdict(kernel)) for kernel in profile.kernels],
     }
-    whole = _rounded(profile.flame.as_json())
+    whole = _with_parts(_rounded(profile.flame.as_json()), OTHER)
     for depth in DEPTHS:
         flame = whole if depth is None else _cut(whole, depth)
         if len(json.dumps([figures, flame])) <= MAX_RESULT_BYTES:
             break
     return figures, flame
+
+
+def _with_parts(node: dict[str, Any], above: str) -> dict[str, Any]:
+    """What runs inside an operation of a known part belongs to that part."""
+    own = node["name"] if node["name"] in PARTS else classify(node["name"])
+    part = above if above != OTHER else own
+    return {**node, "part": part, "children": [_with_parts(child, part) for child in node["children"]]}
 
 
 def _cut(node: dict[str, Any], depth: int) -> dict[str, Any]:

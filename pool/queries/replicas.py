@@ -154,6 +154,10 @@ def find_replica(replica_id: str, *, now: datetime) -> ReplicaView | None:
     )
 
 
+def has_replica(replica_id: str) -> bool:
+    return Replica.objects.filter(pk=replica_id).exists()
+
+
 def list_replica_status() -> tuple[ReplicaStatus, ...]:
     """1 query."""
     rows = _with_names(Replica.objects.exclude(phase="stopped")).order_by("created_at", "id")

@@ -76,7 +76,7 @@ def test_a_wish_becomes_a_stored_profile(box: Box) -> None:
     assert call["folder"].endswith("/profile")
     assert call["engine_key"]
     assert run.figures == describe_profile(PROFILE)[0]
-    assert run.flame == FLAME.as_json()
+    assert run.flame == describe_profile(PROFILE)[1]
     assert run.started_at is not None
 
 
@@ -149,6 +149,24 @@ def test_the_workers_successor_takes_over_what_was_running(box: Box) -> None:
 
     assert len(second.calls) == 1
     first.let_go.set()
+
+
+def test_each_operation_of_a_flame_graph_has_its_part() -> None:
+    inner = {"aten::copy_": FlameNode("aten::copy_", 0.001), "aten::add": FlameNode("aten::add", 0.001)}
+    outer = {
+        "aten::linear": FlameNode("aten::linear", 0.003, inner),
+        "aten::copy_": FlameNode("aten::copy_", 0.001),
+    }
+    profile = Profile(False, PROFILE.steps, PROFILE.kernels, FlameNode("steps", 0.004, outer))
+
+    _, flame = describe_profile(profile)
+
+    assert flame["part"] == "other"
+    assert [(child["name"], child["part"]) for child in flame["children"]] == [
+        ("aten::linear", "matrix_products"),
+        ("aten::copy_", "copies"),
+    ]
+    assert {child["part"] for child in flame["children"][0]["children"]} == {"matrix_products"}
 
 
 def test_a_flame_graph_that_is_too_large_loses_its_tips() -> None:
