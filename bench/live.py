@@ -48,7 +48,7 @@ UPDATE = """
     new Date(Date.now() - 200000).toISOString())).json();
   const holder = document.querySelector("[data-plot]").cloneNode(true);
   document.querySelector("main").append(holder);
-  const live = new LiveWindow({ ...setup, lowestS: setup.lowest_s, formatSeconds: (s) => `${s} s` });
+  const live = new LiveWindow({ ...setup, lowestS: setup.lowest_s, formatSeconds: String, nowWord: "now" });
   const plane = new Plane(holder, { describe: () => [], onArea() {}, onClear() {} });
   const rows = { count: 60, first: 230, perRow: 5 };
   const startS = Math.floor(Date.now() / 1000);

@@ -89,6 +89,7 @@ def _setup(name: str) -> dict[str, Any]:
 def _words() -> dict[str, Any]:
     return {
         "live": _("live"),
+        "now": _("now"),
         "connecting": _("connecting"),
         "polled": _("Redis is silent since %s: the database is asked each second"),
         "behind": _("telemetry is behind by %s"),

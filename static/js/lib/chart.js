@@ -1,5 +1,5 @@
 // Figures that the server defined with plotly: their colours by theme, their arrays, and plotly's part of drawing
-// them: axes and marks of events. Cells and lines are lib/heatmap.js' part.
+// them: the axes. Cells, lines and events are lib/heatmap.js' part.
 /* global Plotly */
 
 const CONFIG = { staticPlot: true, displayModeBar: false, responsive: false };
@@ -78,16 +78,19 @@ export function frameOf(figure, width, height) {
   };
 }
 
-/** plotly's part. Resolves when it is drawn. */
+/**
+ * plotly's part. Resolves when it is drawn. A live picture's time axis is `relative` to now, so that it stays as it is
+ * while time passes: a redraw costs plotly some 20 ms, and leaves something behind each time.
+ */
 export function drawAxes(element, figure, frame, palette) {
   const { width, height } = element.getBoundingClientRect();
   const { layout } = figure;
   const yaxis = { ...layout.yaxis, range: [frame.y0, frame.y1] };
   delete yaxis.autorange;
+  const { relative, ...absolute } = layout.xaxis;
   const drawn = {
-    ...layout, yaxis, width, height, margin: frame.margin, plot_bgcolor: CLEAR, paper_bgcolor: CLEAR,
-    xaxis: { ...layout.xaxis, nticks: frame.isNarrow ? 4 : 9 },
+    ...layout, shapes: [], yaxis, width, height, margin: frame.margin, plot_bgcolor: CLEAR, paper_bgcolor: CLEAR,
+    xaxis: { ...absolute, nticks: frame.isNarrow ? 4 : 9, ...relative },
   };
-  const traces = [AXES_ONLY, ...figure.data.filter((trace) => trace.name === "events")];
-  return Plotly.react(element, palette.resolve(traces), palette.resolve(drawn), CONFIG);
+  return Plotly.react(element, [AXES_ONLY], palette.resolve(drawn), CONFIG);
 }

@@ -7,6 +7,7 @@ import { paintScale } from "./colourbar.js";
 const SHADES = 256;
 const DASHES = { dot: [1.5, 3], dash: [6, 4], solid: [] };
 const GAP_PX = 2;
+const EVENT_PX = 5;
 
 /** `at(column, row)` of each heatmap trace, its numbers of columns and rows; rows count from the lowest time on. */
 export function readCells(figure) {
@@ -47,7 +48,9 @@ export function paint(canvas, figure, cells, frame, palette) {
   for (const trace of figure.data) {
     if (trace.type === "scatter" && trace.name !== "events") paintLine(context, trace, frame, palette);
   }
+  for (const at of eventsOf(figure)) paintEventLine(context, frame.x(at), frame, palette);
   context.restore();
+  for (const at of eventsOf(figure)) paintEventMark(context, frame.x(at), frame, palette);
   const shown = cells.find(({ trace }) => trace.showscale !== false);
   if (shown && !frame.isNarrow) paintScale(context, shown.trace, frame, palette);
 }
@@ -140,4 +143,30 @@ function paintPoints(context, xs, ys, trace, frame, palette) {
   for (let place = 0; place < xs.length; place += 1) {
     if (!Number.isNaN(ys[place])) context.fillRect(frame.x(xs[place]) - size / 2, frame.y(ys[place]) - size / 2, size, size);
   }
+}
+
+function eventsOf(figure) {
+  const [from, to] = figure.layout.xaxis.range;
+  const events = figure.data.find((trace) => trace.name === "events");
+  return (events?.x ?? []).filter((at) => at >= from && at <= to);
+}
+
+function paintEventLine(context, x, frame, palette) {
+  context.strokeStyle = palette.colour("var(--text-3)");
+  context.lineWidth = 1;
+  context.setLineDash(DASHES.dot);
+  context.beginPath();
+  context.moveTo(x, frame.top);
+  context.lineTo(x, frame.top + frame.height);
+  context.stroke();
+  context.setLineDash([]);
+}
+
+function paintEventMark(context, x, frame, palette) {
+  context.fillStyle = palette.colour("var(--text-2)");
+  context.beginPath();
+  context.moveTo(x - EVENT_PX, frame.top - EVENT_PX);
+  context.lineTo(x + EVENT_PX, frame.top - EVENT_PX);
+  context.lineTo(x, frame.top + EVENT_PX / 2);
+  context.fill();
 }

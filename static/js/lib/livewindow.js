@@ -10,8 +10,13 @@ TICKS_S.push(60, 120, 300, 600, 1200, 3600);
 
 export class LiveWindow {
   /** `enough`: samples from which on each quantile says something; `gamma`, `lowestS`: the histogram's buckets. */
-  constructor({ enough, gamma, lowestS, formatSeconds }) {
+  constructor({ enough, gamma, lowestS, formatSeconds, nowWord }) {
     Object.assign(this, { enough, gamma, lowestS, formatSeconds });
+    const minutes = [5, 4, 3, 2, 1, 0];
+    this.ago = {
+      type: "linear", range: [-WINDOW_S, 0], tickvals: minutes.map((minute) => -60 * minute),
+      ticktext: minutes.map((minute) => (minute ? `−${minute} min` : nowWord)), tickmode: "array",
+    };
     this.columns = new Map();
     this.rows = { count: 0, first: 0, perRow: 1 };
     this.seq = null;
@@ -126,6 +131,6 @@ export class LiveWindow {
     const yaxis = {
       ...layout.yaxis, range: [Math.log10(low), Math.log10(high)], tickvals: ticks, ticktext: ticks.map(this.formatSeconds),
     };
-    return { ...layout, yaxis, xaxis: { ...layout.xaxis, range: [startS * 1000, endS * 1000] } };
+    return { ...layout, yaxis, xaxis: { ...layout.xaxis, range: [startS * 1000, endS * 1000], relative: this.ago } };
   }
 }

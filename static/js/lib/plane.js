@@ -39,8 +39,8 @@ export class Plane {
     this.palette ??= new Palette(this.holder);
     paint(this.cellsCanvas, figure, this.cells, this.frame, this.palette);
     this.paintCursor();
-    const { layout, data } = figure;
-    const looks = JSON.stringify([layout.xaxis.range, this.frame.y0, width, height, data[0].zmax, data.at(-1).x?.length]);
+    const { xaxis, yaxis } = figure.layout;
+    const looks = JSON.stringify([xaxis.relative ?? xaxis.range, yaxis.ticktext, this.frame.y0, this.frame.y1, width, height]);
     if (looks === this.axesLook) return Promise.resolve();
     this.axesLook = looks;
     return drawAxes(this.axes, figure, this.frame, this.palette);

@@ -105,7 +105,7 @@ function take(figure, chosen) {
 }
 
 function openLive(chosen) {
-  page.live = new LiveWindow({ enough: setup.enough, gamma: setup.gamma, lowestS: setup.lowest_s, formatSeconds });
+  page.live = new LiveWindow({ enough: setup.enough, gamma: setup.gamma, lowestS: setup.lowest_s, formatSeconds, nowWord: words.now });
   paintBadge("connecting");
   page.socket = openFrames(`${setup.socket}?${liveQuery(chosen)}`, {
     onBytes: (buffer) => hear(decodeFrame(buffer)),
