@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from pool.domain.step_profiles import MAX_RESULT_BYTES
 from tests.contracts.conftest import KEY, Running
 from tests.workers.plugin.real_engine import SETTINGS, complete, open_fleet, open_ring
 from workers.engines.profiling import ProfileFailed, profile_engine, profile_folder
 from workers.engines.trace import ATTENTION, COPIES, MATRIX
+from workers.step_profiling import describe_profile
 
 pytestmark = pytest.mark.engine
 
@@ -55,6 +58,10 @@ def test_a_profile_tells_where_the_steps_time_goes(engine: Running) -> None:
     assert profile.kernels[0].seconds >= profile.kernels[-1].seconds > 0
     assert sum(child.seconds for child in profile.flame.children.values()) <= profile.flame.seconds * 1.001
     assert not list(Path(folder).iterdir())
+    figures, flame = describe_profile(profile)
+    assert len(json.dumps([figures, flame])) <= MAX_RESULT_BYTES
+    assert len(figures["steps"]) == len(profile.steps)
+    assert MATRIX in {child["part"] for child in flame["children"]}
 
 
 def test_without_a_step_there_is_no_profile_and_the_next_one_works(engine: Running) -> None:
