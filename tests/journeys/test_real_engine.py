@@ -19,6 +19,7 @@ pytestmark = pytest.mark.engine
 
 # Three probes of five seconds and the eight seconds of silence before them.
 HUNG_S = 60.0
+PROFILED_S = 90.0
 
 
 def wait_failed(real: Installed, model: str) -> dict[str, Any]:
@@ -64,6 +65,30 @@ def test_a_real_model_answers_plain_and_streamed(tiny: Installed) -> None:
     figures = row["figures"]
     assert figures["printed"]["kv_cache_tokens"] == figures["predicted"]["kv_tokens"]
     assert figures["warm_up"]["requests"] > 0
+
+
+def test_a_working_engine_is_profiled_and_goes_on(tiny: Installed) -> None:
+    row = wait_ready(tiny, "tiny")
+    path = f"replicas/{row['id']}/profiles/"
+    number = tiny.post(path, {"steps": 20})["profile"]["id"]
+
+    def is_over() -> bool:
+        assert tiny.chat(model="tiny", tokens=100, ignore_eos=True).status == 200
+        return tiny.get(f"{path}{number}/")["profile"]["phase"] in ("done", "failed")
+
+    wait_until(is_over, limit_s=PROFILED_S, what="profiled")
+    view = tiny.get(f"{path}{number}/")
+
+    assert view["profile"]["phase"] == "done", view["profile"]
+    assert (view["profile"]["generation"], view["profile"]["on_device"]) == (row["generation"], False)
+    assert view["profile"]["steps_seen"] >= 20
+    assert view["profile"]["shares"]["matrix_products"] > 0
+    assert view["kernels"][0]["seconds"] > 0
+    assert view["flame"]["children"]
+    after = wait_ready(tiny, "tiny")
+    assert (after["generation"], endings(tiny, row)) == (row["generation"], [])
+    gateways = tiny.get("models/tiny/traffic-control/")
+    assert '"hung"' not in json.dumps(gateways)
 
 
 def test_an_engine_core_that_hangs_is_found_and_replaced_fc01(tiny: Installed) -> None:
