@@ -30,8 +30,8 @@ _AXIS: Final = {
     "ticklen": 4,
 }
 _TICKS_S: Final = (
-    *(factor * 10.0**power for power in range(-4, 2) for factor in (1, 2, 5)),
-    60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0,
+    *(factor * 10.0**power for power in range(-4, 1) for factor in (1, 2, 5)),
+    10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0,
 )  # fmt: skip
 
 

@@ -88,6 +88,24 @@ def _setup(name: str) -> dict[str, Any]:
 
 def _words() -> dict[str, Any]:
     return {
+        **_state_words(),
+        **_picture_words(),
+        **_request_words(),
+        "parts": _part_words(),
+        "clocks": {
+            "gateway": _("gateway's clock"),
+            "engine": _("engine's clock"),
+            "gap": _("gap between the clocks"),
+        },
+        "estimated": _("estimated from %s %% of the time that engines told of"),
+        "requests": _("requests"),
+        "all": _("All time"),
+        "marked": _("over 20 %"),
+    }
+
+
+def _state_words() -> dict[str, str]:
+    return {
         "live": _("live"),
         "now": _("now"),
         "connecting": _("connecting"),
@@ -97,6 +115,11 @@ def _words() -> dict[str, Any]:
         "lost": _("live feed lost since %s"),
         "refused": _("signed out"),
         "range": _("range of the past"),
+    }
+
+
+def _picture_words() -> dict[str, Any]:
+    return {
         "loading": _("Loading …"),
         "empty": _("No request ended in this range with these filters."),
         "failed": _("The figures could not be loaded:"),
@@ -122,6 +145,13 @@ def _words() -> dict[str, Any]:
             "regions": _("UTC · grey: few samples"),
         },
         "moreIn": _("release %(release)s − release %(base)s"),
+        "unknownRegion": _("%s requests without a region"),
+        "chooseReleases": _("Choose two releases that have served requests."),
+    }
+
+
+def _request_words() -> dict[str, Any]:
+    return {
         "chosen": _("%s requests"),
         "sampled": _("a random sample of %s %%"),
         "noRequests": _("No record of them: records are kept for 15 days and follow within seconds."),
@@ -140,18 +170,6 @@ def _words() -> dict[str, Any]:
             "region": _("region"),
             "cached_prefix": _("cached prefix"),
         },
-        "parts": _part_words(),
-        "clocks": {
-            "gateway": _("gateway's clock"),
-            "engine": _("engine's clock"),
-            "gap": _("gap between the clocks"),
-        },
-        "estimated": _("estimated from %s %% of the time that engines told of"),
-        "requests": _("requests"),
-        "all": _("All time"),
-        "marked": _("over 20 %"),
-        "unknownRegion": _("%s requests without a region"),
-        "chooseReleases": _("Choose two releases that have served requests."),
     }
 
 

@@ -5,8 +5,8 @@ const WINDOW_S = 300;
 const SETTLED_S = 2;
 const QUANTILES = ["0.5", "0.95", "0.99"];
 const FEW_SAMPLES = 20;
-const TICKS_S = [-4, -3, -2, -1, 0, 1].flatMap((power) => [1, 2, 5].map((factor) => factor * 10 ** power));
-TICKS_S.push(60, 120, 300, 600, 1200, 3600);
+const TICKS_S = [-4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((factor) => factor * 10 ** power));
+TICKS_S.push(10, 20, 60, 120, 300, 600, 1200, 3600);
 
 export class LiveWindow {
   /** `enough`: samples from which on each quantile says something; `gamma`, `lowestS`: the histogram's buckets. */
