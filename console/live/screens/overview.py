@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from console.alert_words import evidence_words, level_word, rule_title
 from console.live.screens import tones
 from console.live.screens.devices import node_row
 from console.live.screens.rows import Tree, gateway_row, reason_of, replica_row, share_rows
 from console.templatetags.units import format_count, format_gib
+from pool.queries.alerts import AlertRow, list_alerts
 from pool.queries.models import ModelRow
 from pool.queries.overview import Overview, load_overview
 
 LOOP_LATE_S = 15
+MOST_ALERTS = 20
 
 
 def build_overview(argument: str = "") -> Tree:
-    return overview_tree(load_overview(now=timezone.now()))
+    alerts = list_alerts(is_open=True, limit=MOST_ALERTS)
+    return overview_tree(load_overview(now=timezone.now()), alerts=alerts)
 
 
-def overview_tree(seen: Overview) -> Tree:
-    problems = list_problems(seen)
+def overview_tree(seen: Overview, *, alerts: Sequence[AlertRow] = ()) -> Tree:
+    problems = sorted([*list_problems(seen), *_alert_problems(alerts)], key=_is_not_bad)
     simulated = {(row.model, row.release) for row in seen.replicas if row.engine_kind == "sim"}
     return {
         "headline": headline(seen),
@@ -113,6 +119,7 @@ def model_row(row: ModelRow, simulated: set[tuple[str, int]]) -> Tree:
     return {
         "id": row.name,
         "href": reverse("model", args=[row.name]),
+        "latency_href": reverse("model-latency", args=[row.name]),
         "owner": row.owner,
         "plan": _("plan %(number)d") % {"number": row.plan.number} if row.plan else _("no plan"),
         "has_plan": row.plan is not None,
@@ -145,7 +152,31 @@ def list_problems(seen: Overview) -> list[Tree]:
         *_gateway_problems(seen),
         *_loop_problems(seen),
     ]
-    return sorted(problems, key=lambda problem: problem["tone"] != tones.BAD)
+    return sorted(problems, key=_is_not_bad)
+
+
+def _is_not_bad(problem: Tree) -> bool:
+    return problem["tone"] != tones.BAD
+
+
+def _alert_problems(alerts: Sequence[AlertRow]) -> list[Tree]:
+    """Those that say that something is wrong now; plans and early warnings stay on their own page."""
+    return [
+        _problem(
+            f"alert-{row.id}",
+            tones.BAD if row.level == "red" else tones.WARN,
+            _("Alert, %(level)s: %(title)s %(where)s: %(evidence)s")
+            % {
+                "level": level_word(row.level),
+                "title": rule_title(row.rule),
+                "where": " / ".join(part for part in (row.model, row.lane) if part) or row.subject,
+                "evidence": evidence_words(row),
+            },
+            reverse("alert", args=[row.id]),
+        )
+        for row in alerts
+        if row.level in ("orange", "red") and row.acknowledged_at is None
+    ]
 
 
 def _replica_problems(seen: Overview) -> list[Tree]:

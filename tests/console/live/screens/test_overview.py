@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
-from console.live.screens.overview import overview_tree
-from pool.models import GatewayInstance, Node, Replica
+from console.live.screens.overview import build_overview, overview_tree
+from pool.models import Alert, GatewayInstance, Node, Replica
 from pool.queries.overview import load_overview
 from tests import factories
 from tests.browser.seed import seed_pool
@@ -50,6 +50,22 @@ def test_a_silent_gateway_and_a_lost_node_are_told() -> None:
 
     assert told[0] == "Node gpu-a is unreachable: the node's lease has run out"
     assert "Gateway gw-edge-8080 is silent" in told[1]
+
+
+def test_an_alert_that_nobody_has_acknowledged_is_told() -> None:
+    seed_pool()
+    Replica.objects.filter(phase="failed").update(wish="stop")
+    for level, acknowledged_at in (("orange", None), ("yellow", None), ("red", timezone.now())):
+        Alert.objects.create(
+            source=f"slo:{level}", rule="ttft_p99", subject="qwen2.5-7b", model="qwen2.5-7b", lane="short", level=level,
+            peak=level, opened_at=factories.T0, level_since=factories.T0, seen_at=factories.T0, acknowledged_at=acknowledged_at,
+            evidence={"value": 2.71, "unit": "s", "window_s": 300, "samples": 1240},
+        )  # fmt: skip
+
+    (told,) = [str(one["words"]) for one in build_overview()["problems"] if "Alert" in str(one["words"])]  # type: ignore[attr-defined]
+
+    assert told.startswith("Alert, orange:")
+    assert "qwen2.5-7b / short: 2.71 s" in told
 
 
 def test_a_calm_pool_is_ok() -> None:
