@@ -58,7 +58,8 @@ def test_an_alert_that_nobody_has_acknowledged_is_told() -> None:
     for level, acknowledged_at in (("orange", None), ("yellow", None), ("red", timezone.now())):
         Alert.objects.create(
             source=f"slo:{level}", rule="ttft_p99", subject="qwen2.5-7b", model="qwen2.5-7b", lane="short", level=level,
-            peak=level, opened_at=factories.T0, level_since=factories.T0, seen_at=factories.T0, acknowledged_at=acknowledged_at,
+            peak=level, opened_at=factories.T0, level_since=factories.T0, seen_at=factories.T0,
+            acknowledged_at=acknowledged_at,
             evidence={"value": 2.71, "unit": "s", "window_s": 300, "samples": 1240},
         )  # fmt: skip
 
