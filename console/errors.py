@@ -76,6 +76,7 @@ TABLE: Final[Mapping[str, Shown]] = {
     "source_not_found": Shown(422, "Check the source's spelling and that a node holds it."),
     "remote_code": Shown(422, "Read the code, then let an administrator approve it."),
     "too_many_requests": Shown(429, "Wait and try again."),
+    "bad_block_map": Shown(502, "Wait for the worker's next map; if it stays like this, update the worker."),
     "internal_error": Shown(500, "Try again. If it comes back, look for the request id in the web log."),
     "pool_error": Shown(500, "Look for the request id in the web log."),
     "no_runtime": Shown(503, "Look at the node worker's log."),

@@ -23,7 +23,7 @@ def test_no_secret_is_kept_or_shown_anywhere_fc20(sluice: Installed) -> None:
 
     answers = list(take_every_path(sluice))
     # Facts, beats and logs are written within a second or two.
-    wait_until(lambda: sluice.select("SELECT sum(requests) FROM pool_trafficcell")[0][0], limit_s=20)
+    wait_until(lambda: sluice.select("SELECT sum(requests) FROM pool_secondcell")[0][0], limit_s=20)
 
     found = [
         f"{name} in answer {number}" for number, text in enumerate(answers) for name in names_in(text, wanted)

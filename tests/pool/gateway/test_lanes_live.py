@@ -147,7 +147,8 @@ async def test_batch_is_shed_before_anybody_else(rig: Rig) -> None:
 
 
 async def test_vip_goes_before_those_that_came_earlier(rig: Rig) -> None:
-    await serve(rig, lanes({**FIXED, "concurrency": 1}), gap_s=0.02, chunks=15)
+    # Long enough that all are there before the first one ends, also where the machine stalls.
+    await serve(rig, lanes({**FIXED, "concurrency": 1}), gap_s=0.02, chunks=60)
     await fill(rig, 1)
     await queue_up(rig, 3)
     (vip,) = await queue_up(rig, 1, key=VIP)

@@ -48,15 +48,16 @@ def elsewhere(act: Callable[[], object], *, limit_s: float = 20.0) -> bool:
 
 @pytest.fixture
 def _tidy() -> None:
-    """Partitions outlive the truncation between tests."""
+    """Partitions outlive the truncation between tests, also those of other tests and years."""
     partitions.forget_known()
     with connection.cursor() as cursor:
         for table in PLANS:
-            for name in names(table):
+            for name, _start, _end in list_partitions(table):
                 cursor.execute(f"DROP TABLE {name}")
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("_tidy")
 def test_partitions_are_made_ahead_and_twice_is_once() -> None:
     make_ahead(NOW)
     partitions.forget_known()
@@ -119,6 +120,7 @@ def test_a_drop_that_a_reader_holds_up_blocks_no_writer_and_is_made_up_for(
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("_tidy")
 def test_seconds_are_kept_until_the_cells_made_of_them_are_complete() -> None:
     ensure_partition("pool_secondcell", OLD)
     kept = drop_old(NOW, {10: OLD, 300: OLD})["dropped"], names()
@@ -129,6 +131,7 @@ def test_seconds_are_kept_until_the_cells_made_of_them_are_complete() -> None:
 
 
 @pytest.mark.django_db
+@pytest.mark.usefixtures("_tidy")
 def test_the_job_reads_how_far_telemetry_came_and_runs_once_per_period_fc67() -> None:
     RoutingState.objects.all().delete()
     create_routing_state("i-test")
