@@ -144,7 +144,8 @@ class MapWatch:
 
     async def wait(self, *, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
 
     def take(self) -> str | bytes:
         if self._news:

@@ -120,8 +120,10 @@ class Feed:
                 self._woken.clear()
                 await asyncio.gather(*(self._refresh(topic) for topic in list(self._topics.values())))
                 await asyncio.sleep(SHORTEST_PAUSE_S)
+                # Not `wait_for`: on Python 3.11 it may swallow a cancellation that comes with the result.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), POLL_S - SHORTEST_PAUSE_S)
+                    async with asyncio.timeout(POLL_S - SHORTEST_PAUSE_S):
+                        await self._woken.wait()
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
@@ -132,7 +134,8 @@ class Feed:
 
     async def _refresh(self, topic: Topic) -> None:
         try:
-            cells = await asyncio.wait_for(run_in_thread(lambda: self._build(topic.key)), LONGEST_BUILD_S)
+            async with asyncio.timeout(LONGEST_BUILD_S):
+                cells = await run_in_thread(lambda: self._build(topic.key))
         except PoolError as error:
             topic.refuse(error)
         except Exception:  # the edge of a loop: one screen fails, the others go on

@@ -105,10 +105,14 @@ class HeatmapFeed:
 
     async def _run(self) -> None:
         listening = asyncio.create_task(self._listen_on())
+        # It begins before anybody is told that it has heard nothing.
+        await asyncio.sleep(0)
         try:
             while self._topics:
+                # Not `wait_for`: on Python 3.11 it may swallow a cancellation that comes with the result.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._woken.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await self._woken.wait()
                 self._woken.clear()
                 self._start_reading()
                 for topic in list(self._topics.values()):

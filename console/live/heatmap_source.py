@@ -28,9 +28,8 @@ class Source:
         self, wanted: Wanted, start_s: float, end_s: float
     ) -> list[tuple[int, SeriesKey, Histogram]]:
         """Raises NotFound when the model is gone, DatabaseError, TimeoutError."""
-        return await asyncio.wait_for(
-            run_in_thread(lambda: _read_seconds(wanted, start_s, end_s)), LONGEST_READ_S
-        )
+        async with asyncio.timeout(LONGEST_READ_S):
+            return await run_in_thread(lambda: _read_seconds(wanted, start_s, end_s))
 
     async def find_unread_since(self, now_s: float) -> float | None:
         """Since when reported requests lie unread; None: telemetry keeps up. Raises RedisError, DatabaseError."""

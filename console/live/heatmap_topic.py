@@ -122,7 +122,8 @@ class HeatmapWatch:
 
     async def wait(self, *, timeout_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
 
     def take(self) -> bytes:
         self._woken.clear()

@@ -46,7 +46,8 @@ class Subscription:
 
     async def wait(self, *, timeout_s: float) -> None:
         try:
-            await asyncio.wait_for(self._woken.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._woken.wait()
         except TimeoutError:
             return
 

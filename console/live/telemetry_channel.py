@@ -75,7 +75,8 @@ async def _listen_once(listener: Listener, url: str) -> None:
             message = await channel.get_message(ignore_subscribe_messages=False, timeout=SILENCE_S)
             listener.set_up(True)
             if message is None:
-                await asyncio.wait_for(client.ping(), SILENCE_S)
+                async with asyncio.timeout(SILENCE_S):
+                    await client.ping()
             elif message["type"] == "message":
                 _take(listener, order, message["data"])
 
