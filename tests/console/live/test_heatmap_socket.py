@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,6 +67,19 @@ async def read_frame(socket: Socket, holds: Callable[[int, int], bool]) -> bytes
         if holds(frame[1], struct.unpack_from("<I", frame, 24)[0]):
             return frame
     raise AssertionError("no such frame came")
+
+
+@pytest.fixture(autouse=True)
+async def _all_ends() -> AsyncIterator[None]:
+    """What a test left open ends before its loop does: a cancellation can be lost in a library, so it is repeated."""
+    yield
+    for _ in range(100):
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks, timeout=0.1)
 
 
 async def test_stored_seconds_come_first_then_open_ones(open_socket: Open) -> None:
