@@ -19,7 +19,7 @@ def main(cache: Path) -> int:
     if not 0 < len(failed) <= MOST:
         return 1
     cache.write_text(json.dumps(failed))
-    print("\n".join(failed))
+    sys.stdout.write("\n".join(failed) + "\n")
     return 0
 
 
