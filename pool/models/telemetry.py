@@ -206,6 +206,8 @@ class RequestRecord(models.Model):
     finish_reason = models.CharField(max_length=16, default="", blank=True)
     flags = models.JSONField(default=list)
     """Of the answer: `empty`, `repeated`, `cut_by_length`."""
+    session = models.BigIntegerField(null=True)
+    """31 bits of the CRC-32 of the sticky key that the release was chosen by: requests of one session share it."""
 
     class Meta:
         indexes = [

@@ -28,7 +28,7 @@ _TIMES: Final = (
     "tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "ttft_s", "e2e_s", "longest_gap_s",
 )  # fmt: skip
 _NUMBERS: Final = (
-    "wished_release", "release", "prompt_tokens", "cached_tokens", "output_tokens", "retransmits",
+    "wished_release", "release", "prompt_tokens", "cached_tokens", "output_tokens", "retransmits", "session"
 )  # fmt: skip
 _COUNTS: Final = {
     "status": 999, "attempts": 32767, "late_gaps": _HIGHEST, "chunks": _HIGHEST, "truncated_tokens": _HIGHEST,
