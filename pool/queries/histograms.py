@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -68,34 +67,36 @@ class Summed:
 def sum_histograms(contents: Sequence[bytes], places: Sequence[int], columns: int) -> Summed:
     """`places`: the column of each histogram. Raises ValueError for bytes that no histogram wrote."""
     lengths = np.array([len(content) for content in contents], dtype=np.int64)
-    return _sum_joined(b"".join(contents), lengths, np.asarray(places, dtype=np.int64), columns)
+    heads = b"".join([content[:HEAD_BYTES] for content in contents])
+    pairs = b"".join([content[HEAD_BYTES:] for content in contents])
+    return _sum_joined(heads, pairs, lengths, np.asarray(places, dtype=np.int64), columns)
 
 
 def load_summed(series: Iterable[int], stage: str, columns: Columns) -> Summed:
     """The stage's histograms of all these series by column. 1 query."""
     rows = _fetch_joined(series, stage, columns, by="0")
-    return _sum_rows([(column, content, sizes) for _, column, content, sizes in rows], columns.count)
+    return _sum_rows([row[1:] for row in rows], columns.count)
 
 
 def load_by_group(groups: Mapping[int, int], count: int, stage: str, columns: Columns) -> list[Summed]:
     """The stage's histograms by group and column. `groups`: series → one of `count` groups. 1 query."""
     rows = _fetch_joined(groups, stage, columns, by="series_id")
-    placed = [
-        (groups[series] * columns.count + column, content, sizes) for series, column, content, sizes in rows
-    ]
+    placed = [(groups[series] * columns.count + column, *rest) for series, column, *rest in rows]
     summed = _sum_rows(placed, count * columns.count)
     parts = [slice(group * columns.count, (group + 1) * columns.count) for group in range(count)]
     return [Summed(summed.counts[part], summed.sums_s[part]) for part in parts]
 
 
 def _fetch_joined(series: Iterable[int], stage: str, columns: Columns, *, by: str) -> list[tuple[Any, ...]]:
-    """(`by`, column, its histograms one after the other, the length of each). The database joins them, and the bytes
-    come as they are: row by row and as text they would take longer to read than to add up."""
+    """(`by`, column, the heads of its histograms one after the other, their pairs, the length of each). The database
+    joins them, and the bytes come as they are: row by row and as text they would take longer to read than to add
+    up."""
     table = RESOLUTIONS[columns.resolution_s][0]._meta.db_table
     content = connection.ops.quote_name(stage)
     statement = f"""
-        SELECT {by}, floor(extract(epoch FROM at - %s) / %s)::int, string_agg({content}, ''::bytea),
-               array_agg(octet_length({content}))
+        SELECT {by}, floor(extract(epoch FROM at - %s) / %s)::int,
+               string_agg(substr({content}, 1, {HEAD_BYTES}), ''::bytea),
+               string_agg(substr({content}, {HEAD_BYTES + 1}), ''::bytea), array_agg(octet_length({content}))
         FROM {table} WHERE series_id = ANY(%s) AND at >= %s AND at < %s AND {content} <> ''::bytea GROUP BY 1, 2"""
     return fetch_binary(statement, [columns.start, columns.step_s, list(series), columns.start, columns.end])
 
@@ -112,36 +113,36 @@ def fetch_binary(statement: str, values: list[Any]) -> list[tuple[Any, ...]]:
         return rows
 
 
-def _sum_rows(rows: Sequence[tuple[int, bytes, list[int]]], columns: int) -> Summed:
-    sizes = [np.array(row[2], dtype=np.int64) for row in rows]
+def _sum_rows(rows: Sequence[tuple[int, bytes, bytes, list[int]]], columns: int) -> Summed:
+    sizes = [np.array(row[3], dtype=np.int64) for row in rows]
     places = np.repeat(
         np.array([row[0] for row in rows], dtype=np.int64),
         np.array([len(size) for size in sizes], dtype=np.int64),
     )
     lengths = np.concatenate([*sizes, np.empty(0, np.int64)])
-    return _sum_joined(b"".join([row[1] for row in rows]), lengths, places, columns)
+    heads, pairs = b"".join([row[1] for row in rows]), b"".join([row[2] for row in rows])
+    return _sum_joined(heads, pairs, lengths, places, columns)
 
 
 def _sum_joined(
-    joined: bytes, lengths: npt.NDArray[np.int64], places: npt.NDArray[np.int64], columns: int
+    heads: bytes, pairs: bytes, lengths: npt.NDArray[np.int64], places: npt.NDArray[np.int64], columns: int
 ) -> Summed:
     if (lengths < HEAD_BYTES).any() or ((lengths - HEAD_BYTES) % PAIR_BYTES).any():
         raise ValueError("a histogram's bytes are cut")
-    starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
-    heads = b"".join([joined[start : start + HEAD_BYTES] for start in starts[:-1]])
     read = np.frombuffer(heads, _HEAD)
     if (read["format"] != FORMAT).any():
         raise ValueError("these bytes are no histograms of this format")
-    pairs = b"".join([joined[start + HEAD_BYTES : end] for start, end in pairwise(starts)])
     sums = np.bincount(places, read["sum_us"], minlength=columns) / 1e6
-    return Summed(_count(pairs, np.repeat(places, (lengths - HEAD_BYTES) // PAIR_BYTES), columns), sums)
+    cells = np.repeat(places * BUCKETS, (lengths - HEAD_BYTES) // PAIR_BYTES)
+    return Summed(_count(pairs, cells, columns), sums)
 
 
-def _count(pairs: bytes, where: npt.NDArray[np.int64], columns: int) -> Counts:
+def _count(pairs: bytes, cells: npt.NDArray[np.int64], columns: int) -> Counts:
+    """`cells`: by pair, where its column begins; changed in place."""
     read = np.frombuffer(pairs, _PAIR)
-    buckets = read["bucket"].astype(np.int64)
-    if buckets.size and int(buckets.max()) > LAST_BUCKET:
+    if read.size and int(read["bucket"].max()) > LAST_BUCKET:
         raise ValueError(f"a bucket is beyond the last one, {LAST_BUCKET}")
+    cells += read["bucket"]
     # Sums of whole numbers in float64 are exact up to 2**53.
-    flat = np.bincount(where * BUCKETS + buckets, read["count"], minlength=columns * BUCKETS)
+    flat = np.bincount(cells, read["count"], minlength=columns * BUCKETS)
     return flat.astype(np.int64).reshape(columns, BUCKETS)
