@@ -62,7 +62,7 @@ MOVES: dict[Phase, frozenset[Phase]] = {
         {Phase.PLANNED, Phase.PREPARING, Phase.WARMING, Phase.STEPPING, Phase.HOLDING}
         | {Phase.ROLLING_BACK, Phase.ROLLED_BACK}
     ),
-    Phase.ROLLING_BACK: frozenset({Phase.ROLLED_BACK, Phase.FAILED}),
+    Phase.ROLLING_BACK: frozenset({Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.FAILED}),
     Phase.PROMOTED: frozenset(),
     Phase.ROLLED_BACK: frozenset(),
     Phase.FAILED: frozenset(),
@@ -155,8 +155,10 @@ class Facts:
     """Gateways that say nothing."""
     drained: bool = False
     """Nothing runs at the candidate that has to be waited for."""
-    stable_complete: bool = True
-    """Stable's ready replicas carry all of its weight."""
+    stable_percent: int = 100
+    """Share of its weight, in whole percents, that stable's ready replicas carry now."""
+    given_back_percent: int = 100
+    """While rolling back: the share of its weight that stable has in the plan in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +180,193 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Put the plan from before in force and go to `rolling_back`."""
+    """Put the plan from before in force, as far as stable carries it, and go to (or stay in) `rolling_back`."""
 
     code: str
     text: str
 
 
 Action = Wait | Enter | RollBack
+
+
+def decide(state: State, facts: Facts) -> Action:
+    """The next action. What guards the weights comes first, whatever the phase."""
+    danger = guard(state, facts)
+    if danger is not None:
+        return danger
+    if state.phase in FINAL:
+        return Wait("")
+    if state.phase is Phase.PAUSED:
+        return Wait("paused: an operator resumes it or takes it back; the guard watches on")
+    return _NEXT[state.phase](state, facts)
+
+
+def guard(state: State, facts: Facts) -> RollBack | None:
+    """In every phase in which the candidate has weight, paused and holding included: whether it must be taken back."""
+    if not has_weight(state):
+        return None
+    if facts.broken_limit:
+        return RollBack("limit_broken", facts.broken_limit)
+    if facts.judgement is Judgement.WORSE:
+        return RollBack("worse", facts.judgement_text)
+    if facts.golden is Judgement.WORSE:
+        return RollBack("golden_prompts", facts.golden_text)
+    return None
+
+
+def has_weight(state: State) -> bool:
+    if state.phase is Phase.PAUSED:
+        return state.weighted and state.resumes in (Phase.STEPPING, Phase.HOLDING)
+    return state.phase in (Phase.STEPPING, Phase.HOLDING)
+
+
+def deadline_of(phase: Phase, hold_s: int, now: datetime) -> datetime | None:
+    if phase is Phase.HOLDING:
+        return now + timedelta(seconds=hold_s)
+    limit = LIMITS.get(phase)
+    return None if limit is None else now + limit
+
+
+def _from_planned(state: State, facts: Facts) -> Action:
+    if facts.failed:
+        return Enter(Phase.FAILED, "candidate_failed", facts.failed)
+    if facts.replicas_exist:
+        return Enter(Phase.PREPARING, "replicas_asked", "The candidate's replicas are on their way.")
+    return _late(state, facts) or Wait("the candidate's replicas are asked for")
+
+
+def _from_preparing(state: State, facts: Facts) -> Action:
+    if facts.failed:
+        return Enter(Phase.FAILED, "candidate_failed", facts.failed)
+    if facts.loaded:
+        return Enter(Phase.WARMING, "loaded", "Every replica of the candidate has loaded.")
+    return _late(state, facts) or Wait("the candidate's replicas load")
+
+
+def _from_warming(state: State, facts: Facts) -> Action:
+    if facts.failed:
+        return Enter(Phase.FAILED, "candidate_failed", facts.failed)
+    if not facts.loaded:
+        return Enter(Phase.PREPARING, "replica_lost", "A replica of the candidate has to load again.")
+    if facts.golden is Judgement.WORSE:
+        return Enter(Phase.FAILED, "golden_prompts", facts.golden_text)
+    late = _late(state, facts)
+    if not facts.ready:
+        return late or Wait("the candidate's replicas warm up")
+    if facts.golden is not Judgement.NOT_WORSE:
+        return late or Wait(facts.golden_text or "the golden prompts are asked")
+    if facts.lacks_capacity:
+        return late or Wait(facts.lacks_capacity)
+    return _to_step(state, 0)
+
+
+def _from_stepping(state: State, facts: Facts) -> Action:
+    if not facts.in_force:
+        return Wait("another plan was put in force: take the rollout back, or put its plan in force again")
+    if state.promote_asked:
+        return Wait(facts.lacks_capacity) if facts.lacks_capacity else _to_holding(state, "promote_asked")
+    step = state.steps[state.step]
+    held_up = _soaking(step, state, facts) or _short_of_requests(step, facts)
+    if held_up:
+        return Wait(held_up)
+    if facts.judgement is not Judgement.NOT_WORSE:
+        return Wait(facts.judgement_text or "the gates have not seen enough yet")
+    if facts.golden is not Judgement.NOT_WORSE:
+        return Wait(facts.golden_text or "the golden prompts are asked")
+    if facts.lacks_capacity:
+        return Wait(facts.lacks_capacity)
+    if state.step + 1 < len(state.steps):
+        return _to_step(state, state.step + 1)
+    return _to_holding(state, "steps_passed")
+
+
+def _from_holding(state: State, facts: Facts) -> Action:
+    if not facts.in_force:
+        return Wait("another plan was put in force: take the rollout back, or put its plan in force again")
+    left_s = state.hold_s - (facts.now - state.entered_at).total_seconds()
+    if left_s > 0:
+        return Wait(f"holding for another {_in_words(left_s)}; the stable release stays warm")
+    if not sum(facts.requests.values()):
+        return Wait("no request came while it was held: nothing is known, so nothing is promoted")
+    return Enter(Phase.PROMOTED, "held", "It was held at full weight without a broken limit.")
+
+
+def _from_rolling_back(state: State, facts: Facts) -> Action:
+    if facts.stable_percent > facts.given_back_percent:
+        return RollBack("stable_grew", f"Stable carries {facts.stable_percent} % of its weight now.")
+    if facts.given_back_percent < 100:
+        return Wait(f"stable starts: it carries {facts.given_back_percent} % of its weight so far")
+    if not facts.acknowledged:
+        if facts.now - state.entered_at >= ROLLBACK_WAIT and not facts.silent:
+            return Enter(
+                Phase.FAILED, "not_acknowledged", "Gateways did not apply the rollback's plan in time."
+            )
+        if facts.silent:
+            return Wait(
+                f"not proven: {', '.join(facts.silent)} is silent and may still send. "
+                "Fencing stops the candidate's engines"
+            )
+        return Wait("gateways apply the plan")
+    if not facts.drained:
+        return Wait("streams end at the candidate")
+    return Enter(
+        Phase.ROLLED_BACK, "proven", "Every gateway serves the plan, and nothing runs at the candidate."
+    )
+
+
+_NEXT = {
+    Phase.PLANNED: _from_planned,
+    Phase.PREPARING: _from_preparing,
+    Phase.WARMING: _from_warming,
+    Phase.STEPPING: _from_stepping,
+    Phase.HOLDING: _from_holding,
+    Phase.ROLLING_BACK: _from_rolling_back,
+}
+
+
+def _late(state: State, facts: Facts) -> Action | None:
+    """Past the deadline before the first weight nothing is lost by giving up, and much by waiting unseen (FC-18)."""
+    if facts.now - state.entered_at < LIMITS[state.phase]:
+        return None
+    why = facts.lacks_capacity if state.phase is Phase.WARMING else ""
+    return Enter(
+        Phase.FAILED,
+        "deadline",
+        f"It stayed in '{state.phase}' for over {_in_words(LIMITS[state.phase].total_seconds())}"
+        f"{f': {why}' if why else ''}. Nothing was sent to the candidate.",
+    )
+
+
+def _to_step(state: State, number: int) -> Enter:
+    step = state.steps[number]
+    where = f" in {', '.join(step.lanes)}" if step.lanes else ""
+    text = f"Step {number + 1} of {len(state.steps)}: {step.weight} %{where}."
+    return Enter(Phase.STEPPING, "step", text, step=number)
+
+
+def _to_holding(state: State, code: str) -> Enter:
+    return Enter(Phase.HOLDING, code, "The candidate has all of the traffic.", step=len(state.steps))
+
+
+def _soaking(step: Step, state: State, facts: Facts) -> str:
+    left_s = step.soak_s - (facts.now - state.entered_at).total_seconds()
+    return f"soaking for another {_in_words(left_s)}" if left_s > 0 else ""
+
+
+def _short_of_requests(step: Step, facts: Facts) -> str:
+    """A lane that nobody uses holds nothing up, but without any traffic at all nothing passes (FC-11)."""
+    lanes = facts.lanes_in_use & frozenset(step.lanes) if step.lanes else facts.lanes_in_use
+    if not lanes:
+        return "no traffic: nothing is known of the candidate, so nothing moves"
+    short = {lane: facts.requests.get(lane, 0) for lane in sorted(lanes)}
+    missing = [
+        f"{lane} {seen} of {step.min_requests}" for lane, seen in short.items() if seen < step.min_requests
+    ]
+    return f"waiting for requests: {', '.join(missing)}" if missing else ""
+
+
+def _in_words(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    return f"{round(whole / 60)} min" if whole < 7200 else f"{round(whole / 3600)} h"

@@ -32,8 +32,10 @@ class Rollout(models.Model):
     gates = models.JSONField(default=dict)
     """`{gate: {margin_ratio, dry_run, …}}`; a gate that is missing has its default."""
     hold_s = models.PositiveIntegerField(default=1800)
-    replicas = models.PositiveIntegerField(default=1)
-    """Of the candidate, asked for by this rollout."""
+    scales = models.JSONField(default=list)
+    """`[[lane, replicas]]` of the candidate that this rollout asks for."""
+    scales_before = models.JSONField(default=list)
+    """The same before it began: what an end without a promotion puts back."""
     outage_accepted = models.BooleanField(default=False)
     promote_asked = models.BooleanField(default=False)
     entered_at = models.DateTimeField(default=timezone.now)
@@ -46,6 +48,10 @@ class Rollout(models.Model):
     plan = models.PositiveIntegerField(null=True)
     """Number of the plan that it wrote last."""
     rollback_plan = models.PositiveIntegerField(null=True)
+    """Number of the newest plan of its rollback."""
+    table_epoch = models.BigIntegerField(null=True)
+    table_version = models.BigIntegerField(null=True)
+    """The routing table with the plan that it wrote last: what gateways acknowledge."""
     streams = models.JSONField(default=dict)
     """At a rollback: `{"end_after_tokens": n}`, or empty to let running streams finish."""
     fit = models.JSONField(default=dict)

@@ -31,9 +31,9 @@ class PlanWish:
 def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
     """Puts a new plan in force. Raises Invalid with each broken rule."""
     with transaction.atomic():
-        model = _lock_model(model_name)
+        model = lock_model(model_name)
         _check(model, wish)
-        plan, table = _put_in_force(model, wish, actor=actor, rollback_of=None)
+        plan, table = put_in_force(model, wish, actor=actor, rollback_of=None)
         record(
             actor,
             "plan.set",
@@ -53,21 +53,15 @@ def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Pl
     rollback, nothing changes and that plan is returned.
     """
     with transaction.atomic():
-        model = _lock_model(model_name)
+        model = lock_model(model_name)
         current = Plan.objects.filter(in_force__model=model).first()
         if current is None:
             raise Conflict(f"Model '{model.name}' has no plan in force, so there is nothing to take back.")
         if to_plan is None and current.rollback_of is not None:
             return current, False
         target = _rollback_target(model, current, to_plan)
-        wish = PlanWish(
-            weights={int(k): v for k, v in target.weights.items()},
-            lanes={lane: {int(k): v for k, v in w.items()} for lane, w in target.lanes.items()},
-            pins=dict(target.pins),
-            shadow=target.shadow,
-            comment=f"Rollback from plan {current.number} to plan {target.number}",
-        )
-        plan, table = _put_in_force(model, wish, actor=actor, rollback_of=target.number)
+        wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
+        plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)
         record(
             actor,
             "plan.rollback",
@@ -104,7 +98,7 @@ def _rollback_target(model: Model, current: Plan, to_plan: int | None) -> Plan:
     return target
 
 
-def _lock_model(name: str) -> Model:
+def lock_model(name: str) -> Model:
     model = Model.objects.select_for_update().filter(name=name).first()
     if model is None:
         raise not_found("model", name)
@@ -162,9 +156,21 @@ def _weight_problems(where: str, weights: dict[int, int], known: set[int]) -> li
     return problems
 
 
-def _put_in_force(
+def wish_of(plan: Plan, *, comment: str) -> PlanWish:
+    """What puts the same traffic in force again."""
+    return PlanWish(
+        weights={int(k): v for k, v in plan.weights.items()},
+        lanes={lane: {int(k): v for k, v in w.items()} for lane, w in plan.lanes.items()},
+        pins=dict(plan.pins),
+        shadow=plan.shadow,
+        comment=comment,
+    )
+
+
+def put_in_force(
     model: Model, wish: PlanWish, *, actor: Actor, rollback_of: int | None
 ) -> tuple[Plan, TableNumber]:
+    """Inside a transaction that holds the model's lock."""
     newest = (
         Plan.objects.filter(model=model).order_by("-number").values_list("number", flat=True).first() or 0
     )
