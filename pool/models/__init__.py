@@ -14,7 +14,7 @@ from pool.models.catalog import (
 )
 from pool.models.nodes import Device, DeviceMemory, Node, NodeLease, Runtime
 from pool.models.replicas import DeviceClaim, Intent, PhaseChange, PortReservation, Replica
-from pool.models.rollouts import GateReading, GoldenPrompt, Rollout, RolloutEvent
+from pool.models.rollouts import GateReading, GoldenPrompt, GoldenRun, Rollout, RolloutEvent
 from pool.models.slo import (
     Alert,
     AlertEvent,
@@ -62,6 +62,7 @@ __all__ = [
     "GatewaySnapshot",
     "GaugeSubject",
     "GoldenPrompt",
+    "GoldenRun",
     "IdempotencyRecord",
     "Intent",
     "Key",

@@ -128,7 +128,8 @@ class DeviceClaim(models.Model):
 
 
 class Intent(models.Model):
-    """Something that a node must do for one generation of a replica; done at most once, a profile once per wish."""
+    """Something that a node must do for one generation of a replica; done at most once; a profile, and golden
+    prompts, once per wish."""
 
     node = models.ForeignKey(Node, models.CASCADE, related_name="intents")
     replica = models.ForeignKey(Replica, models.CASCADE, related_name="intents")
@@ -145,14 +146,14 @@ class Intent(models.Model):
     class Meta:
         ordering = ["id"]
         constraints = [
-            # A profile may be taken again and again (one open at a time: StepProfile).
+            # Those may be wished again and again (one open at a time: StepProfile, GoldenRun).
             models.UniqueConstraint(
                 fields=["replica", "generation", "action"],
                 condition=models.Q(action__in=["start", "stop", "kill"]),
                 name="intent_once_per_generation",
             ),
             models.CheckConstraint(
-                condition=models.Q(action__in=["start", "stop", "kill", "profile"]),
+                condition=models.Q(action__in=["start", "stop", "kill", "profile", "golden"]),
                 name="intent_action_known",
             ),
             models.CheckConstraint(

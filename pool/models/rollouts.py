@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from pool.models.base import NameField, name_constraint
 from pool.models.catalog import Model, Release
+from pool.models.replicas import Intent, Replica
 
 ROLLOUT_PHASES = [
     "planned", "preparing", "warming", "stepping", "holding", "promoted", "rolling_back", "rolled_back", "paused",
@@ -133,6 +134,13 @@ class GoldenPrompt(models.Model):
     tolerance = models.FloatField(default=0.0)
     """For `logprob`: the largest mean difference per token, in nats."""
     required = models.BooleanField(default=True)
+    hot = models.BooleanField(default=False)
+    """Its whole conversation is replayed in warm-ups, so that it is cached; of others only the system prompt."""
+    expected_logprob = models.FloatField(null=True)
+    """Mean log-probability per token of `expected` at the stable release, in nats; null until it is recorded."""
+    recorded_from = models.PositiveIntegerField(null=True)
+    """Number of the release whose answer `expected` is; null where a person wrote it."""
+    recorded_at = models.DateTimeField(null=True)
     created_by = models.CharField(max_length=150, default="", blank=True)
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -149,3 +157,50 @@ class GoldenPrompt(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class GoldenRun(models.Model):
+    """The golden prompts of a model, asked of one replica: for a stage of a rollout, or to record stable's answers."""
+
+    rollout = models.ForeignKey(Rollout, models.CASCADE, null=True, related_name="golden_runs")
+    """Null: answers are recorded as the expected ones."""
+    model = models.ForeignKey(Model, models.CASCADE, related_name="golden_runs")
+    stage = models.CharField(max_length=16)
+    """`before`, `step k`, `full` or `record`."""
+    lane = models.CharField(max_length=63, default="", blank=True)
+    """Of the replica: each lane may have its own engine settings."""
+    replica = models.ForeignKey(Replica, models.CASCADE, related_name="golden_runs")
+    generation = models.PositiveIntegerField()
+    intent = models.ForeignKey(Intent, models.SET_NULL, null=True, related_name="+")
+    questions = models.JSONField()
+    """As they were when it was asked (`pool/domain/golden.py`)."""
+    phase = models.CharField(max_length=8, default="waiting")
+    outcomes = models.JSONField(default=list)
+    """`[{name, matches, why, text, required}]`; while `running`, those so far."""
+    reason_code = models.CharField(max_length=63, default="", blank=True)
+    reason_text = models.TextField(default="", blank=True)
+    asked_by = models.CharField(max_length=150, default="", blank=True)
+    asked_at = models.DateTimeField(default=timezone.now)
+    done_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["rollout", "stage", "lane"],
+                condition=models.Q(phase__in=["waiting", "running"]),
+                name="golden_run_one_open_per_stage",
+            ),
+            models.UniqueConstraint(
+                fields=["model"],
+                condition=models.Q(rollout=None, phase__in=["waiting", "running"]),
+                name="golden_recording_one_open",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(phase__in=["waiting", "running", "done", "failed"]),
+                name="golden_run_phase_known",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.stage} at {self.replica_id}.{self.generation}"
