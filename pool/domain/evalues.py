@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 TILTS: Final = (0.35, 0.7, 1.4, 2.8)
@@ -36,11 +36,14 @@ def log_evalue(scores: Sequence[float], chosen: Sequence[bool], tilt: float, *, 
     if count in (0, len(scores)):
         return 0.0
     total = math.fsum(score for score, mine in zip(scores, chosen, strict=True) if mine)
-    return tilt * total - _log_sum(scores, count, margin + tilt) + _log_sum(scores, count, margin)
+    ordered = tuple(sorted(scores))
+    return tilt * total - _log_sum(ordered, count, margin + tilt) + _log_sum(ordered, count, margin)
 
 
-def _log_sum(scores: Sequence[float], count: int, tilt: float) -> float:
-    """log of the sum, over all choices of `count` scores, of exp(tilt × their sum)."""
+@lru_cache(maxsize=8192)
+def _log_sum(scores: tuple[float, ...], count: int, tilt: float) -> float:
+    """log of the sum, over all choices of `count` scores, of exp(tilt × their sum). Ranks without ties and marks of
+    0 and 1 are the same few tuples again and again, so that what was worked out is kept."""
     if tilt == 0.0:
         return _log_choose(len(scores), count)
     # The elementary symmetric polynomial of order `count`, built up score by score. Choosing `count` is leaving out the
@@ -68,29 +71,21 @@ def _log_choose(size: int, count: int) -> float:
     return math.lgamma(size + 1) - math.lgamma(count + 1) - math.lgamma(size - count + 1)
 
 
-@dataclass(slots=True)
-class Evidence:
-    """The running product, one per tilt, and their mean: an e-process. `blocks`: those that had both sides."""
+def log_rate_evalue(errors: tuple[int, int], units: tuple[int, int], margin: float, strength: float) -> float:
+    """Evidence of one block that the candidate's share of errors is below stable's plus `margin` (0 to 1, a difference
+    of shares). Both pairs are (candidate, stable). `strength` > 0. 0 where one of the two sides is missing.
 
-    sign: int = 1
-    """1: that the candidate is worse; -1: that it is not worse by more than the margin."""
-    logs: list[float] = field(default_factory=lambda: [0.0] * len(TILTS))
-    highest_log: float = 0.0
-    blocks: int = 0
-
-    def add(self, scores: Sequence[float], chosen: Sequence[bool], *, margin: float = 0.0) -> None:
-        if not any(chosen) or all(chosen):
-            return
-        self.blocks += 1
-        for place, tilt in enumerate(TILTS):
-            self.logs[place] += log_evalue(scores, chosen, self.sign * tilt, margin=margin)
-
-    def close_block(self) -> float:
-        """After the strata of one block: the log of the e-process. It may be read now, and its highest value counts."""
-        top = max(self.logs)
-        now = top + math.log(math.fsum(math.exp(one - top) for one in self.logs) / len(self.logs))
-        self.highest_log = max(self.highest_log, now)
-        return now
+    With x = 1 - exp(-strength), each error of the candidate is weighed by exp(-strength), and each of stable's by
+    1 + x × candidates ÷ stables. The mean of that product, wherever the candidate's share is at least p + margin, falls
+    with stable's share p, so that its highest value, (1 - margin × x)^candidates at p = 0, is what it is divided by:
+    exact, whatever p is and however it moves from block to block.
+    """
+    mine, others = units
+    if not mine or not others:
+        return 0.0
+    share = -math.expm1(-strength)
+    weight = math.log1p(share * mine / others)
+    return errors[1] * weight - errors[0] * strength - mine * math.log1p(-margin * share)
 
 
 def rank_scores(values: Sequence[float]) -> list[float]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pool.domain.evalues import TILTS, Evidence, log_evalue, median_scores, rank_scores
+from pool.domain.evalues import log_evalue, log_rate_evalue, median_scores, rank_scores
 
 scores = st.lists(st.floats(min_value=-1, max_value=1), min_size=2, max_size=7)
 tilts = st.sampled_from([-2.8, -0.7, 0.35, 1.4, 2.8])
@@ -45,32 +45,53 @@ def test_many_units_stay_within_what_a_float_holds(tilt: float) -> None:
 
 
 def test_one_side_alone_is_no_evidence_fc11() -> None:
-    evidence = Evidence()
-    evidence.add([0.1, 0.9], [True, True])
-    evidence.add([0.5], [False])
-
-    assert evidence.close_block() == pytest.approx(0.0)
-    assert evidence.blocks == 0
+    assert log_evalue([0.1, 0.9], [True, True], 1.4) == 0.0
+    assert log_evalue([0.5], [False], 1.4) == 0.0
+    assert log_rate_evalue((0, 0), (5, 0), 0.01, 1.0) == 0.0
+    assert log_rate_evalue((0, 0), (0, 5), 0.01, 1.0) == 0.0
 
 
 def test_a_worse_candidate_makes_it_grow_and_a_better_one_shrink() -> None:
-    worse, better = Evidence(), Evidence()
-    for _ in range(30):
-        worse.add(rank_scores([0.1, 0.2, 0.3, 0.4]), [False, True, False, True])
-        better.add(rank_scores([0.1, 0.2, 0.3, 0.4]), [True, False, True, False])
+    ranks = rank_scores([0.1, 0.2, 0.3, 0.4])
 
-    assert worse.close_block() > math.log(20)
-    assert better.close_block() < 0
-    assert better.highest_log == 0
+    assert log_evalue(ranks, [False, True, False, True], 0.7) > 0
+    assert log_evalue(ranks, [True, False, True, False], 0.7) < 0
+    assert log_evalue(ranks, [True, False, True, False], -0.7) > 0
 
 
 def test_a_margin_asks_for_more() -> None:
-    strict, lenient = Evidence(), Evidence()
-    for _ in range(30):
-        strict.add([0.0, 0.0, 1.0], [False, False, True])
-        lenient.add([0.0, 0.0, 1.0], [False, False, True], margin=math.log(3))
+    chosen = [False, False, True]
 
-    assert lenient.close_block() < strict.close_block()
+    assert log_evalue([0.0, 0.0, 1.0], chosen, 0.7, margin=math.log(3)) < log_evalue(
+        [0.0, 0.0, 1.0], chosen, 0.7
+    )
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 6), st.floats(0, 0.6), st.floats(0.001, 0.3), st.floats(0, 0.1),
+    st.sampled_from([0.2, 0.6, 1.5, 4.0]),
+)  # fmt: skip
+def test_a_share_above_the_margin_means_at_most_one(
+    mine: int, others: int, share: float, margin: float, beyond: float, strength: float
+) -> None:
+    mean = math.fsum(
+        _chance(wrong, mine, share + margin + beyond)
+        * _chance(more, others, share)
+        * math.exp(log_rate_evalue((wrong, more), (mine, others), margin, strength))
+        for wrong in range(mine + 1)
+        for more in range(others + 1)
+    )
+
+    assert mean <= 1 + 1e-9
+
+
+def _chance(wrong: int, size: int, share: float) -> float:
+    return math.comb(size, wrong) * share**wrong * (1 - share) ** (size - wrong)
+
+
+def test_answers_without_errors_are_evidence_that_there_are_few() -> None:
+    assert log_rate_evalue((0, 0), (400, 400), 0.01, 4.0) > math.log(20)
+    assert log_rate_evalue((8, 0), (400, 400), 0.01, 1.5) < 0
 
 
 def test_scores_do_not_depend_on_units_or_order() -> None:
@@ -79,9 +100,3 @@ def test_scores_do_not_depend_on_units_or_order() -> None:
     assert rank_scores([5.0, 5.0, 5.0]) == [0.0, 0.0, 0.0]
     assert rank_scores([7.0]) == [0.0]
     assert median_scores([1.0, 2.0, 3.0, 4.0]) == [0.0, 0.0, 1.0, 1.0]
-
-
-def test_the_mean_over_tilts_is_what_counts() -> None:
-    evidence = Evidence(logs=[math.log(40.0)] + [-50.0] * (len(TILTS) - 1))
-
-    assert math.exp(evidence.close_block()) == pytest.approx(40.0 / len(TILTS))
