@@ -84,9 +84,8 @@ def _read_gate(gate: str, written: Any, broken: list[str]) -> GateSetting:
         if fault:
             broken.append(f"{gate}.{name!s:.63}: {fault}")
         else:
-            setting = replace(
-                setting, **{name: value if value is None or name == "dry_run" else float(value)}
-            )
+            kept: dict[str, Any] = {name: value if value is None or name == "dry_run" else float(value)}
+            setting = replace(setting, **kept)
     return setting
 
 

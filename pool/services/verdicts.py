@@ -75,7 +75,8 @@ def _begin_or_go_on(rollout: Rollout, now: datetime) -> _Running:
             log.exception("A rollout's evidence is unreadable and begins anew", extra={"rollout": rollout.pk})
     verdict = Verdict(read_gates(rollout.gates), list_lane_names(rollout))
     begun = rollout.weighted_at if not written and rollout.weighted_at is not None else now
-    counters = {name: list(counts) for name, counts in load_counters(rollout).items()} if written else {}
+    # What a process counted for an earlier rollout of the same candidate is none of this one's.
+    counters = {name: list(counts) for name, counts in load_counters(rollout).items()}
     return _Running(verdict, block_of(begun), counters=counters)
 
 
@@ -96,7 +97,7 @@ def _add_blocks(running: _Running, rollout: Rollout, now: datetime) -> bool:
 
 
 def _add_counters(running: _Running, rollout: Rollout) -> bool:
-    """A process that is new counts from 0 where the rollout is as old; one that began anew, from there."""
+    """A process that is new counts from 0, and so does one whose counts went back."""
     changed = False
     errors = requests = 0
     for gateway, counts in load_counters(rollout).items():
