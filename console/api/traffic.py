@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.db import connection
+from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -22,6 +23,7 @@ from pool.services import plans
 from pool.services.errors import Invalid
 from pool.services.idempotency import Answer
 from pool.services.plans import PlanWish
+from pool.services.rollback import roll_back_model
 
 ACKNOWLEDGEMENT_WAIT_S = 1.0
 _LOOK_EVERY_S = 0.05
@@ -116,7 +118,8 @@ class PlanRollback(PoolView):
     )
     @once(finish=add_acknowledgements)
     def post(self, request: Request, *, model: str) -> Answer:
-        plans.roll_back(model, to_plan=self.read_body(RollbackInput)["to_plan"], actor=self.actor())
+        to_plan = self.read_body(RollbackInput)["to_plan"]
+        roll_back_model(model, to_plan=to_plan, actor=self.actor(), now=timezone.now())
         table = find_table_state()
         assert table is not None, "a plan was written with it"
         number = {"epoch": table.epoch, "version": table.version}

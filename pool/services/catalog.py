@@ -22,6 +22,7 @@ from pool.models import (
     VersionPresence,
 )
 from pool.services.audit import Actor, record
+from pool.services.beside_rollouts import refuse_scale_below
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.lanes import LaneWish, check_lanes, write_lanes
 from pool.services.routing import rebuild_table
@@ -236,6 +237,7 @@ def set_scale(model_name: str, number: int, *, replicas: int, lane: str, actor: 
         if scale is None:
             lanes = ", ".join(sorted(release.scales.values_list("lane", flat=True))) or "all lanes"
             raise Invalid(f"Release {number} has no profile for lane '{lane}' (it has: {lanes}).", lane=lane)
+        refuse_scale_below(release, lane, replicas)
         before = scale.replicas
         scale.replicas = replicas
         scale.save(update_fields=["replicas"])

@@ -1,4 +1,4 @@
-"""Notices of alerts to webhooks: written to an outbox with the change, sent afterwards, tried again for a while."""
+"""Notices of alerts and rollouts to webhooks: an outbox written with the change, sent afterwards, tried again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db import transaction
 from pool.domain.alerting import LEVELS
 from pool.domain.outbound import UnsafeUrl
 from pool.domain.signing import derive_webhook_secret
-from pool.models import Alert, Notice, Webhook
+from pool.models import Alert, Notice, Rollout, Webhook
 from pool.services.webhook_client import Refused, Undelivered, post_signed
 
 WAITS: Final = tuple(timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 1800, 3600))
@@ -36,6 +36,27 @@ def queue_notices(alert: Alert, kind: str, *, now: datetime) -> None:
             continue
         body = describe(alert, kind, now=now)
         Notice.objects.create(webhook=webhook, alert=alert, body=body, created_at=now, due_at=now)
+
+
+def queue_rollout_notices(rollout: Rollout, *, now: datetime) -> None:
+    """Every change of phase, to every webhook, inside the transaction that makes it."""
+    body = {
+        "event": "rollout.phase",
+        "at": now.isoformat(),
+        "rollout": rollout.pk,
+        "model": rollout.model.name,
+        "candidate": rollout.candidate.number,
+        "stable": rollout.stable.number,
+        "phase": rollout.phase,
+        "step": rollout.step,
+        "plan": rollout.plan,
+        "reason_code": rollout.reason_code,
+        "reason": rollout.reason_text,
+        "path": f"/rollouts/{rollout.pk}/",
+    }
+    for webhook in Webhook.objects.filter(enabled=True):
+        if Notice.objects.filter(webhook=webhook, due_at__isnull=False).count() < MOST_WAITING:
+            Notice.objects.create(webhook=webhook, body=body, created_at=now, due_at=now)
 
 
 def queue_test(webhook: Webhook, *, now: datetime) -> Notice:

@@ -9,6 +9,7 @@ from django.db import transaction
 
 from pool.models import Model, Plan, PlanInForce, Release
 from pool.services.audit import Actor, record
+from pool.services.beside_rollouts import refuse_plan_beside
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import TableNumber, rebuild_table
 
@@ -33,6 +34,7 @@ def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
     with transaction.atomic():
         model = lock_model(model_name)
         _check(model, wish)
+        refuse_plan_beside(model)
         plan, table = put_in_force(model, wish, actor=actor, rollback_of=None)
         record(
             actor,
@@ -59,6 +61,7 @@ def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Pl
             raise Conflict(f"Model '{model.name}' has no plan in force, so there is nothing to take back.")
         if to_plan is None and current.rollback_of is not None:
             return current, False
+        refuse_plan_beside(model)
         target = _rollback_target(model, current, to_plan)
         wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
         plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)

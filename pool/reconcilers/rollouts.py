@@ -1,0 +1,53 @@
+"""Moves rollouts on, and takes back what does harm. Both read the database alone; neither needs Redis.
+
+Two passes, so that a slow advance never delays the guard: `run_guard` judges and takes back in every phase in which the
+candidate has weight, `run_pass` does everything else.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from pool.domain.rollout import Phase, RollBack, decide, guard, has_weight
+from pool.queries.rollouts import list_active, load_facts
+from pool.services.rollout_moves import apply, ask_replicas, state_of
+from pool.services.rollouts import lock_rollout
+from pool.services.verdicts import judge
+
+
+def run_pass(now: datetime) -> dict[str, object]:
+    """One action for each active rollout."""
+    moved = [rollout.pk for rollout in list_active() if advance(rollout.pk, now)]
+    return {"moved": moved} if moved else {}
+
+
+def run_guard(now: datetime) -> dict[str, object]:
+    """Judges every candidate with weight; returns those that it took back."""
+    taken = []
+    for rollout in list_active():
+        if not has_weight(state_of(rollout)):
+            continue
+        judge(rollout, now)
+        danger = guard(state_of(rollout), load_facts(rollout, now))
+        if danger is not None and _act(rollout.pk, danger, now):
+            taken.append(rollout.pk)
+    return {"taken_back": taken} if taken else {}
+
+
+def advance(rollout_id: str, now: datetime) -> bool:
+    """Decided and done under the model's lock: nothing moves in between."""
+    with transaction.atomic():
+        rollout = lock_rollout(rollout_id)
+        if rollout.phase == Phase.PLANNED:
+            ask_replicas(rollout)
+        return apply(rollout, decide(state_of(rollout), load_facts(rollout, now)), now=now)
+
+
+def _act(rollout_id: str, danger: RollBack, now: datetime) -> bool:
+    with transaction.atomic():
+        rollout = lock_rollout(rollout_id)
+        if not has_weight(state_of(rollout)):
+            return False
+        return apply(rollout, danger, now=now)

@@ -1,0 +1,39 @@
+"""What a running rollout does not allow others to change. Reads only."""
+
+from __future__ import annotations
+
+from pool.domain.rollout import ACTIVE, Phase
+from pool.models import Model, Release, Rollout, Scale
+from pool.services.errors import Conflict
+
+_MOVING = (Phase.STEPPING, Phase.HOLDING, Phase.ROLLING_BACK)
+
+
+def refuse_plan_beside(model: Model) -> None:
+    """Raises Conflict while a rollout moves the model's weights: two hands on one split help nobody."""
+    active = Rollout.objects.filter(model=model, phase__in=ACTIVE).first()
+    if active is None or (active.phase not in _MOVING and active.resumes not in _MOVING):
+        return
+    raise Conflict(
+        f"Rollout {active.pk} of model '{model.name}' sets the weights now. Roll it back, or wait until it has ended, "
+        "before you put another plan in force.",
+        rollout=active.pk,
+    )
+
+
+def refuse_scale_below(release: Release, lane: str, replicas: int) -> None:
+    """Raises Conflict if a rollout would lose what its rollback, or its step, stands on (FC-10, FC-18)."""
+    active = Rollout.objects.filter(model_id=release.model_id, phase__in=ACTIVE).first()
+    if active is None or release.pk not in (active.stable_id, active.candidate_id):
+        return
+    before = Scale.objects.filter(release=release, lane=lane).values_list("replicas", flat=True).first() or 0
+    if replicas >= before:
+        return
+    if release.pk == active.candidate_id and not active.weighted_at:
+        return
+    raise Conflict(
+        f"Rollout {active.pk} is '{active.phase}': release {release.number} keeps its {before} replicas until it has "
+        "ended, since a rollback needs them at once. End the rollout first.",
+        rollout=active.pk,
+        replicas=before,
+    )
