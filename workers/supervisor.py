@@ -25,6 +25,7 @@ from pool.services.intents import claim_intent, finish_intent, list_open_intents
 from pool.services.nodes import renew_lease, store_facts
 from pool.services.replicas import note, note_failure, seen
 from workers.engine_start import EngineKey, EngineStarter, StartRefused
+from workers.golden_asking import GoldenAsker
 from workers.jobs import Jobs
 from workers.log_tail import LogFollower
 from workers.replica_trace import WatchedEngine
@@ -59,6 +60,7 @@ class Supervisor:
     """As the keeper listed them at the newest pass."""
     has_passed: bool = False
     profiler: StepProfiler = field(init=False)
+    golden: GoldenAsker = field(init=False)
 
     def __post_init__(self) -> None:
         self.profiler = StepProfiler(
@@ -66,6 +68,7 @@ class Supervisor:
             self.starter.make_spec,
             find_watcher=lambda replica_id, generation: self.watchers.get((replica_id, generation)),
         )
+        self.golden = GoldenAsker(self.holder, self.starter.make_spec)
 
     def run_pass(self, now: datetime) -> dict[str, object]:
         if not renew_lease(self.node, holder=self.holder, now=now):
@@ -120,6 +123,9 @@ class Supervisor:
     def _carry_out(self, intent: Intent, engine: EngineProcess | None) -> None:
         if intent.action == "profile":
             self.profiler.carry_out(intent)
+            return
+        if intent.action == "golden":
+            self.golden.carry_out(intent)
             return
         key = (intent.action, intent.replica_id, intent.generation)
         if self.jobs.is_running(key) or not (

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from pool.domain.rollout import Judgement
@@ -29,6 +30,12 @@ PROMPTS_PER_MODEL = 50
 KEPT_TEXT_CHARACTERS = 1_000
 TRIES = 3
 """So often a stage is asked where the asking itself failed; then it waits for a person."""
+RETRY_AFTER = timedelta(seconds=10)
+BUDGET_S = 300.0
+"""For all questions to one replica."""
+OPEN_FOR = timedelta(minutes=10)
+"""After that nobody carries it out any more: the budget and waiting for a worker take less."""
+OPEN = ("waiting", "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +239,14 @@ def combine(summaries: Sequence[Summary]) -> Summary:
     if not summaries:
         return Summary(Judgement.NOT_YET, "the golden prompts are asked")
     return min(summaries, key=lambda one: order.index(one.judgement))
+
+
+def find_loss(
+    *, asked_at: datetime, generation: int, current_generation: int, is_ready: bool, now: datetime
+) -> tuple[str, str] | None:
+    """Code and words of why an open run will bring no result any more; None while it may."""
+    if generation != current_generation or not is_ready:
+        return "replica_left", "The replica started anew or left service before it had answered."
+    if now - asked_at >= OPEN_FOR:
+        return "overdue", "Its node's worker did not ask it in time. Look at the node."
+    return None
