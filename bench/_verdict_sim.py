@@ -110,7 +110,7 @@ def _make_samples(
     longer = np.where(_is_late(at, scenario), 0.5, 0.0)
     output = np.maximum(1, np.exp(_OUTPUT[lane] + longer + draw.normal(0, 0.8, size))).astype(int)
     itl = 0.03 * np.exp(0.5 * common + draw.normal(0, 0.2, size)) * everywhere
-    share = np.where(candidate, scenario.errors[1], scenario.errors[0]) * np.exp(load[block] - 0.15)
+    share = np.where(candidate, scenario.errors[1], scenario.errors[0]) * np.exp(load[block] - 0.059)
     is_error, is_cut = draw.random(size) < share, draw.random(size) < 0.001
     flaws = draw.random((3, size)) < np.array([[0.002], [0.005], [0.03]])
     ended = ((at + np.where(is_error, 0.1, ttft + itl * output)) // BLOCK_S).astype(int)

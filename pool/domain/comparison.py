@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pool.domain.evalues import TILTS, log_evalue, log_rate_evalue, median_scores, rank_scores
+from pool.domain.evalues import TILTS, log_evalues, log_rate_evalue, median_scores, rank_scores
 from pool.domain.gates import RATES, GateSetting
 from pool.domain.strata import ClosedSet, Sample, Sets
-from pool.domain.wealth import STEP_SHARE, DesignEffect, Wealth, add_logs
+from pool.domain.wealth import RATE_PRIOR, STEP_SHARE, TIME_PRIOR, DesignEffect, Wealth, add_logs
 
 STRENGTHS: Final = (0.2, 0.6, 1.5, 4.0)
 """Of bets on a share of errors that is below the margin: the fewer errors there are, the stronger is the best."""
-_LANE_SHARE: Final = 0.5
+_SIGNED: Final = {1: TILTS, -1: tuple(-tilt for tilt in TILTS)}
+_LANE_SHARE: Final = 0.35
 """Of the bet is on lanes one by one: what is slower in one lane alone shows there first."""
 
 
@@ -86,6 +87,8 @@ class ViewEvidence:
     contrast: float = 0.0
     variance: float = 0.0
     """Of the sets of this block so far."""
+    slowed: float = 1.0
+    """The design effect as it was known before this block."""
 
     @property
     def worse_log(self) -> float:
@@ -96,6 +99,7 @@ class ViewEvidence:
         return add_logs([self.worse.log + math.log(1 - _LANE_SHARE), *by_lane])
 
     def begin(self, share: float | None) -> None:
+        self.slowed = self.effect.value
         for one in (self.worse, *self.lanes.values(), self.fair):
             one.begin(share)
 
@@ -104,10 +108,10 @@ class ViewEvidence:
 
     def add(self, view: View, setting: GateSetting, closed: ClosedSet) -> None:
         scores = _score(view, closed)
-        effect = self.effect.value
+        effect = self.slowed
         margin = math.log1p(setting.margin_ratio) if view.kind == "rate" else 0.0
         if any(scores):
-            gains = [log_evalue(scores, closed.chosen, view.sign * tilt, margin=margin) for tilt in TILTS]
+            gains = log_evalues(scores, closed.chosen, _SIGNED[view.sign], margin=margin)
             self.worse.grow(gains, effect)
             lane = self.lanes.get(closed.lane)
             if lane is not None:
@@ -116,7 +120,7 @@ class ViewEvidence:
         if view.kind == "rate":
             self._grow_fair(scores, closed.chosen, setting.margin_points or 0.0, effect)
         else:
-            self.fair.grow([log_evalue(scores, closed.chosen, -view.sign * tilt) for tilt in TILTS], effect)
+            self.fair.grow(log_evalues(scores, closed.chosen, _SIGNED[-view.sign]), effect)
 
     def _grow_fair(
         self, marks: Sequence[float], chosen: Sequence[bool], points: float, effect: float
@@ -130,9 +134,9 @@ class ViewEvidence:
         size, count = len(scores), sum(chosen)
         if count in (0, size):
             return
-        mean = math.fsum(scores) / size
-        self.contrast += math.fsum(score - mean for score, mine in zip(scores, chosen, strict=True) if mine)
-        spread = math.fsum((score - mean) ** 2 for score in scores)
+        mean = sum(scores) / size
+        self.contrast += sum([score - mean for score, mine in zip(scores, chosen, strict=True) if mine])
+        spread = sum([(score - mean) ** 2 for score in scores])
         self.variance += count * (size - count) / (size * (size - 1)) * spread
 
     def end_block(self) -> None:
@@ -166,10 +170,11 @@ def _score(view: View, closed: ClosedSet) -> list[float]:
     values = closed.columns[view.column]
     if view.kind == "rate":
         return [1.0 if value > 0 else 0.0 for value in values]
-    if view.scale != 1.0:
-        values = tuple(
-            value * view.scale if mine else value for value, mine in zip(values, closed.chosen, strict=True)
-        )
+    # Few values are equal, and which of them is above then is as good as any: ranks without ties are worked out once.
+    values = tuple(
+        (value * view.scale if mine else value) * (1 + place * 1e-9)
+        for place, (value, mine) in enumerate(zip(values, closed.chosen, strict=True))
+    )
     return rank_scores(values) if view.kind == "rank" else median_scores(values)
 
 
@@ -188,7 +193,13 @@ class Comparison:
     def begin(cls, gate: str, setting: GateSetting, lanes: Sequence[str]) -> Comparison:
         views = list_views(gate, setting)
         own = lanes if len(lanes) > 1 else ()
-        evidence = [ViewEvidence(lanes={lane: Wealth.with_reserve() for lane in own}) for _ in views]
+        evidence = [
+            ViewEvidence(
+                lanes={lane: Wealth.with_reserve() for lane in own},
+                effect=DesignEffect(prior=RATE_PRIOR if view.kind == "rate" else TIME_PRIOR),
+            )
+            for view in views
+        ]
         return cls(gate, setting, views, evidence)
 
     def begin_block(self, *, is_new_step: bool) -> None:

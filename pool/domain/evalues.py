@@ -20,6 +20,9 @@ from typing import Final
 TILTS: Final = (0.35, 0.7, 1.4, 2.8)
 """Strengths that are betted on in equal parts: what is lost by not knowing the right one is log 4 at most."""
 
+_MARKS: Final = frozenset({0.0, 1.0})
+_MOST_MARKS: Final = 128
+"""Units up to which the ways to choose among them, times what is betted, are a double."""
 _RESCALE_EVERY = 16
 """Scores: in between the sums grow by less than a double holds."""
 
@@ -32,20 +35,30 @@ def log_evalue(scores: Sequence[float], chosen: Sequence[bool], tilt: float, *, 
     0 where one of the two sides is missing: no evidence. For any sets of equal size the value's mean under the
     hypothesis is 1: exact, no approximation.
     """
+    return log_evalues(scores, chosen, (tilt,), margin=margin)[0]
+
+
+def log_evalues(
+    scores: Sequence[float], chosen: Sequence[bool], tilts: Sequence[float], *, margin: float = 0.0
+) -> list[float]:
+    """`log_evalue` for each tilt."""
     count = sum(chosen)
     if count in (0, len(scores)):
-        return 0.0
-    total = math.fsum(score for score, mine in zip(scores, chosen, strict=True) if mine)
+        return [0.0] * len(tilts)
+    total = math.fsum([score for score, mine in zip(scores, chosen, strict=True) if mine])
     ordered = tuple(sorted(scores))
-    return tilt * total - _log_sum(ordered, count, margin + tilt) + _log_sum(ordered, count, margin)
+    allowed = _log_sum(ordered, count, margin)
+    return [tilt * total - _log_sum(ordered, count, margin + tilt) + allowed for tilt in tilts]
 
 
-@lru_cache(maxsize=8192)
+@lru_cache(maxsize=16384)
 def _log_sum(scores: tuple[float, ...], count: int, tilt: float) -> float:
     """log of the sum, over all choices of `count` scores, of exp(tilt × their sum). Ranks without ties and marks of
     0 and 1 are the same few tuples again and again, so that what was worked out is kept."""
     if tilt == 0.0:
         return _log_choose(len(scores), count)
+    if len(scores) <= _MOST_MARKS and _MARKS.issuperset(scores):
+        return _log_marked(len(scores), int(sum(scores)), count, tilt)
     # The elementary symmetric polynomial of order `count`, built up score by score. Choosing `count` is leaving out the
     # others, which are fewer where it is more than half.
     shift = math.fsum(scores) / len(scores)
@@ -65,6 +78,17 @@ def _log_sum(scores: tuple[float, ...], count: int, tilt: float) -> float:
             sums = [value / largest for value in sums]
             logged += math.log(largest)
     return logged + math.log(sums[order])
+
+
+def _log_marked(size: int, marked: int, count: int, tilt: float) -> float:
+    """The same of scores of 0 and 1: by how many marked ones are chosen (the extended hypergeometric law)."""
+    fewest, most = max(0, count - (size - marked)), min(count, marked)
+    return math.log(
+        sum(
+            math.comb(marked, ones) * math.comb(size - marked, count - ones) * math.exp(tilt * ones)
+            for ones in range(fewest, most + 1)
+        )
+    )
 
 
 def _log_choose(size: int, count: int) -> float:

@@ -16,9 +16,13 @@ STEP_SHARE: Final = 0.25
 """Of what is not betted yet: begins with a step, where a change is likelier."""
 _LAGS: Final = 12
 """Blocks: 2 min. Noise of a release that lasts longer is seen in part only."""
-_PRIOR_BLOCKS: Final = 40.0
-_PRIOR_EFFECT: Final = 1.6
-"""Until the blocks tell: as if this had been seen in as many as _PRIOR_BLOCKS."""
+_PRIOR_BLOCKS: Final = 30.0
+TIME_PRIOR: Final = 2.0
+RATE_PRIOR: Final = 1.2
+"""The design effect until the blocks tell: as if it had been seen in as many as _PRIOR_BLOCKS. Times of one release
+move together, for they share its replicas; errors do less."""
+_AT_ONCE: Final = 0.8
+"""Of the bet begins with the first block."""
 
 
 @dataclass(slots=True)
@@ -33,7 +37,7 @@ class Wealth:
 
     @classmethod
     def with_reserve(cls) -> Wealth:
-        return cls([math.log(0.5)] * len(TILTS), math.log(0.5))
+        return cls([math.log(_AT_ONCE)] * len(TILTS), math.log(1 - _AT_ONCE))
 
     def begin(self, share: float | None = None) -> None:
         """Before a block. `share` of the reserve, None: what is usual."""
@@ -42,7 +46,10 @@ class Wealth:
             return
         part = 1 / (self.blocks + _LATE_BLOCKS) if share is None else share
         bet = self.reserve_log + math.log(part)
-        self.logs = [add_logs((one, bet)) for one in self.logs]
+        self.logs = [
+            max(one, bet) + math.log1p(math.exp(-abs(one - bet))) if one > bet - 40 else bet
+            for one in self.logs
+        ]
         self.reserve_log += math.log1p(-part)
 
     def grow(self, gains: Sequence[float], effect: float) -> None:
@@ -68,7 +75,7 @@ def add_logs(values: Sequence[float]) -> float:
     top = max(values)
     if top == -math.inf:
         return top
-    return top + math.log(math.fsum(math.exp(value - top) for value in values))
+    return top + math.log(sum([math.exp(value - top) for value in values]))
 
 
 @dataclass(slots=True)
@@ -77,6 +84,7 @@ class DesignEffect:
     (1987) with Bartlett weights over 2 min, shrunk towards a prior. Sessions that go on, and noise that one release has
     for itself (load of its replicas), both show up as contrasts that resemble the ones before."""
 
+    prior: float = TIME_PRIOR
     count: int = 0
     total: float = 0.0
     products: list[float] = field(default_factory=lambda: [0.0] * (_LAGS + 1))
@@ -93,19 +101,19 @@ class DesignEffect:
     @property
     def value(self) -> float:
         if not self.count:
-            return _PRIOR_EFFECT
+            return self.prior
         mean = self.total / self.count
         variance = self.products[0] / self.count - mean * mean
         for lag in range(1, min(_LAGS, self.count - 1) + 1):
             covariance = self.products[lag] / self.count - mean * mean * (1 - lag / self.count)
             variance += 2 * (1 - lag / (_LAGS + 1)) * covariance
-        shrunk = (_PRIOR_BLOCKS * _PRIOR_EFFECT + self.count * variance) / (_PRIOR_BLOCKS + self.count)
+        shrunk = (_PRIOR_BLOCKS * self.prior + self.count * variance) / (_PRIOR_BLOCKS + self.count)
         return max(1.0, shrunk)
 
     def to_json(self) -> list[Any]:
-        return [self.count, self.total, self.products, self.recent]
+        return [self.prior, self.count, self.total, self.products, self.recent]
 
     @classmethod
     def from_json(cls, written: Sequence[Any]) -> DesignEffect:
-        count, total, products, recent = written
-        return cls(count, total, list(products), list(recent))
+        prior, count, total, products, recent = written
+        return cls(prior, count, total, list(products), list(recent))
