@@ -16,7 +16,7 @@ from kombu.exceptions import OperationalError
 
 from pool.env import env_int
 from pool.metrics_listener import MetricsListener, make_address
-from pool.reconcilers import gateways, nodes, replicas
+from pool.reconcilers import gateways, nodes, replicas, rollouts
 from pool.reconcilers.loop import Listener, Loop, monotonic_watch
 from pool.reconcilers.slo import SloPass
 from pool.services.delivery import connect
@@ -35,6 +35,8 @@ def main() -> int:
         Loop("nodes", nodes.make_pass(monotonic_watch())),
         Loop("gateways", lambda now: gateways.run_pass(now, client=client)),
         Loop("probes", send_probes, longest_wait_s=2.0),
+        Loop("rollouts", rollouts.run_pass),
+        Loop("guard", rollouts.run_guard),
         Loop("slo", SloPass()),
         Loop("notices", send_due),
     ]

@@ -11,9 +11,10 @@ from pool.domain.backoff import FailureKind
 from pool.domain.replica import Phase as ReplicaPhase
 from pool.domain.rollout import ACTIVE, Facts, Judgement
 from pool.domain.rollout_plans import Split, largest_weight
-from pool.models import GatewayInstance, GoldenPrompt, Plan, Replica, Rollout, Scale
+from pool.models import GatewayInstance, Plan, Replica, Rollout, Scale
 from pool.queries.acknowledgements import count_in_flight, is_acknowledged, list_live_gateways
 from pool.queries.cells import CellFilter, find_series, sum_counts
+from pool.queries.golden import read_golden
 
 VERDICT_STALE = timedelta(seconds=30)
 _LOADED = (ReplicaPhase.WARMING, ReplicaPhase.READY)
@@ -66,7 +67,7 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
     replicas = list(Replica.objects.filter(release_id=rollout.candidate_id, wish="run"))
     wished = sum(replicas for _, replicas in rollout.scales)
     judgement, text, broken = _read_verdict(rollout, now)
-    golden, golden_text = _read_golden(rollout)
+    golden, golden_text = read_golden(rollout)
     requests, in_use = _count_requests(rollout, now)
     proof = load_proof(rollout, now)
     silent = tuple(gateway.id for gateway in proof.gateways if gateway.silent and gateway.applied_at is None)
@@ -151,22 +152,6 @@ def _read_verdict(rollout: Rollout, now: datetime) -> tuple[Judgement, str, str]
         str(verdict.get("text", "")),
         str(verdict.get("broken_limit", "")),
     )
-
-
-def stage_of(rollout: Rollout) -> str:
-    """Whose golden answers count now: `before` the first weight, or `step n`."""
-    return "before" if rollout.weighted_at is None else f"step {rollout.step + 1}"
-
-
-def _read_golden(rollout: Rollout) -> tuple[Judgement, str]:
-    """`rollout.golden`: {stage: {"outcome": "passed", "failed" or "pending", "text"}}. Without prompts all is well."""
-    if not GoldenPrompt.objects.filter(model_id=rollout.model_id).exists():
-        return Judgement.NOT_WORSE, ""
-    found = rollout.golden.get(stage_of(rollout))
-    if not isinstance(found, dict):
-        return Judgement.NOT_YET, ""
-    outcomes = {"passed": Judgement.NOT_WORSE, "failed": Judgement.WORSE}
-    return outcomes.get(str(found.get("outcome")), Judgement.NOT_YET), str(found.get("text", ""))
 
 
 def _count_requests(rollout: Rollout, now: datetime) -> tuple[dict[str, int], frozenset[str]]:

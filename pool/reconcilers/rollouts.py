@@ -10,8 +10,10 @@ from datetime import datetime
 
 from django.db import transaction
 
+from pool.domain.golden import stage_of
 from pool.domain.rollout import Phase, RollBack, decide, guard, has_weight
 from pool.queries.rollouts import list_active, load_facts
+from pool.services.golden import ask_golden
 from pool.services.rollout_moves import apply, ask_replicas, state_of
 from pool.services.rollouts import lock_rollout
 from pool.services.verdicts import judge
@@ -42,6 +44,8 @@ def advance(rollout_id: str, now: datetime) -> bool:
         rollout = lock_rollout(rollout_id)
         if rollout.phase == Phase.PLANNED:
             ask_replicas(rollout)
+        elif rollout.phase in (Phase.WARMING, Phase.STEPPING, Phase.HOLDING):
+            ask_golden(rollout, stage_of(rollout.step, len(rollout.steps)), now)
         return apply(rollout, decide(state_of(rollout), load_facts(rollout, now)), now=now)
 
 

@@ -133,7 +133,7 @@ def _enter(rollout: Rollout, action: Enter, *, now: datetime, actor: Actor = LOO
     if action.step is not None:
         plan_values, said = _put(rollout, _step_wish(rollout, action.step), actor=actor, rollback_of=None)
         values |= plan_values | {"weighted_at": rollout.weighted_at or now}
-        values["step"] = min(action.step, len(rollout.steps) - 1)
+        values["step"] = action.step
     if action.phase in FINAL:
         values["ended_at"] = now
     if not update_if(rollout, **values):
