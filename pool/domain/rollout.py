@@ -111,8 +111,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is stored of a rollout. `step`: index into `steps`, -1 before the first weight, their number while holding. `resumes`: while paused, the
-    phase that was left. `weighted`: the candidate had weight once."""
+    """What is stored of a rollout. `step`: index into `steps`, -1 before the first weight, their number while holding.
+    `resumes`: while paused, the phase that was left. `weighted`: the candidate had weight once."""
 
     phase: Phase
     step: int

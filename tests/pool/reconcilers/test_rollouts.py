@@ -319,7 +319,7 @@ TRANSITIONS: list[Callable[[World], object]] = [
     lambda world: world.advance(),
     lambda world: world.pass_step(),
     lambda world: world.pass_step(),
-    lambda world: (world.send(), world.advance(61)),
+    lambda world: world.advance(61),
 ]
 
 
@@ -340,6 +340,7 @@ def test_a_control_process_killed_anywhere_gives_the_same_end(
                 except Killed:
                     assert _stored() == before
         transition(world)
+        world.send()
 
     world.advance()
     assert world.rollout.phase == Phase.PROMOTED
