@@ -25,13 +25,13 @@ MODULES = (
     "pool.domain.watermarks", "pool.gateway.accounting", "pool.gateway.admission", "pool.gateway.answer",
     "pool.gateway.answer_cache", "pool.gateway.arrival", "pool.gateway.ask", "pool.gateway.attempt",
     "pool.gateway.auth", "pool.gateway.barriers", "pool.gateway.caching", "pool.gateway.choice",
-    "pool.gateway.chunks", "pool.gateway.endings", "pool.gateway.events", "pool.gateway.fact", "pool.gateway.facts",
-    "pool.gateway.gaps", "pool.gateway.guards", "pool.gateway.heads", "pool.gateway.held", "pool.gateway.holds",
-    "pool.gateway.limits", "pool.gateway.metrics", "pool.gateway.openai", "pool.gateway.opening",
+    "pool.gateway.chunks", "pool.gateway.early_end", "pool.gateway.endings", "pool.gateway.events", "pool.gateway.fact",
+    "pool.gateway.facts", "pool.gateway.gaps", "pool.gateway.guards", "pool.gateway.heads", "pool.gateway.held",
+    "pool.gateway.holds", "pool.gateway.limits", "pool.gateway.metrics", "pool.gateway.openai", "pool.gateway.opening",
     "pool.gateway.overdue", "pool.gateway.places", "pool.gateway.plane", "pool.gateway.reading.body",
     "pool.gateway.reading.prompt", "pool.gateway.regions", "pool.gateway.relay", "pool.gateway.replicas",
     "pool.gateway.request", "pool.gateway.response", "pool.gateway.restraints", "pool.gateway.retrying",
-    "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow", "pool.gateway.tickets",
+    "pool.gateway.routes", "pool.gateway.server", "pool.gateway.shadow", "pool.gateway.tallies", "pool.gateway.tickets",
     "pool.gateway.timeline", "pool.gateway.totals", "pool.gateway.upstream", "pool.gateway.usage",
 )  # fmt: skip
 """What runs once per request or per chunk."""

@@ -6,7 +6,7 @@ Bytes: `SLUICE1 <hex HMAC>\\n<JSON>`. Only replicas that may take traffic are in
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pool.domain.errors import PoolError
@@ -98,6 +98,8 @@ class ModelRoute:
     """Replicas that are on their way to ready."""
     settings: ModelSettings = ModelSettings()
     restrictions: tuple[RestrictionRoute, ...] = ()
+    endings: dict[int, int] = field(default_factory=dict)
+    """Release number → tokens after which its running streams end; one that is missing lets them finish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ def _read_model(fields: Mapping[str, Any]) -> ModelRoute:
         settings=read_model_settings(fields["settings"]),
         # A table that an older version left on disk has none.
         restrictions=tuple(_read_restriction(one) for one in fields.get("restrictions", ())),
+        endings=_read_weights(fields.get("endings", {})),
     )
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 # An answer, or one whose caller left.
 _ANSWERED = frozenset((200, 499))
+_CUT = frozenset(("interrupted", "late"))
+_FAILED = frozenset(("interrupted", "late", "engine_error"))
 # The ordinal of 1 January 1970.
 _EPOCH_DAY = 719_163
 
@@ -36,6 +38,7 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
             served.ttft.observe(exchange.first_byte_at_s - exchange.started_at_s)
     if replica is not None:
         served.queue_delay.observe(exchange.admitted_at_s - exchange.started_at_s)
+    _tally(plane, exchange, model.name, outcome)
     usage = NO_USAGE
     if answer is not None:
         usage = read_usage(answer.tail)
@@ -48,6 +51,21 @@ def account(plane: "Plane", exchange: Exchange, outcome: str) -> None:
     fact = make_fact(plane, exchange, outcome, usage, retransmits)
     plane.facts.add(fact)
     _pass_on(plane, exchange, model.name, fact)
+
+
+def _tally(plane: "Plane", exchange: Exchange, model: str, outcome: str) -> None:
+    replica, wished = exchange.replica, exchange.release
+    if replica is None:
+        return
+    tally = plane.tallies.of(model, replica.release)
+    tally.requests += 1
+    if outcome in _FAILED or exchange.status >= 500:
+        tally.errors += 1
+        if outcome in _CUT:
+            tally.interrupted += 1
+    if exchange.spilled and wished is not None and exchange.attempts == 1:
+        # It was not even tried there: every replica of the release was full, gone or cut off.
+        plane.tallies.of(model, wished).spilled_errors += 1
 
 
 def _pass_on(plane: "Plane", exchange: Exchange, model: str, fact: dict[str, Any]) -> None:
@@ -100,7 +118,7 @@ def _count_stream(plane: "Plane", exchange: Exchange, answer: StreamAnswer, outc
     assert model is not None
     counter = plane.metrics.counter
     counter("sluice_streams_total", model=model.name).value += 1.0
-    if outcome in ("interrupted", "late"):
+    if outcome in _CUT:
         counter("sluice_streams_interrupted_total", model=model.name).value += 1.0
     if answer.late:
         counter("sluice_streams_late_total", model=model.name).value += 1.0

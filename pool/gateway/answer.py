@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from pool.domain.gateway_settings import LaneSettings
 from pool.gateway import response
+from pool.gateway.early_end import NO_END, build_end
 from pool.gateway.events import EventGate
 from pool.gateway.openai import GatewayError, StreamInterrupted, StreamLate, error_event
 from pool.gateway.pacing import Pacer
@@ -113,9 +114,9 @@ class StreamAnswer:
     row make it `late`."""
 
     __slots__ = (
-        "_chunkable", "_client", "_gate", "_head", "_held", "_late_gap_s", "_late_row", "_on_gaps", "_on_late",
-        "_pacer", "_send", "bytes_out", "copied", "finished", "gaps", "last_at_s", "late", "late_gaps", "opened",
-        "started",
+        "_chunkable", "_client", "_gate", "_head", "_held", "_late_gap_s", "_late_row", "_most_chunks", "_on_gaps",
+        "_on_late", "_pacer", "_prompt_tokens", "_send", "bytes_out", "copied", "finished", "gaps", "last_at_s", "late",
+        "late_gaps", "opened", "started",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +142,8 @@ class StreamAnswer:
         if settings.pacing_ms or settings.group_events > 1:
             target_s = settings.pacing_ms / 1000
             self._pacer = Pacer(self._write_framed, target_s=target_s, group=settings.group_events)
+        self._most_chunks = NO_END
+        self._prompt_tokens = -1
         self.opened = False
         self.started = False
         self.finished = False
@@ -178,7 +181,13 @@ class StreamAnswer:
     @property
     def can_take(self) -> bool:
         """Whether `take` may be given what comes next."""
-        return self.started and self._chunkable and self._pacer is None and self._gate.is_clear
+        return (
+            self.started
+            and self._chunkable
+            and self._pacer is None
+            and self._gate.is_clear
+            and self._most_chunks == NO_END
+        )
 
     def keep_alive(self, head: bytes) -> None:
         """A comment, before there is anything to send; the head leaves with the first."""
@@ -207,6 +216,8 @@ class StreamAnswer:
         gate = self._gate
         piece = gate.feed(body) if body else b""
         if not complete and not gate.failure:
+            if gate.chunks >= self._most_chunks and self._end_early(piece):
+                return True
             if piece:
                 self._pass_on(piece)
             return False
@@ -216,6 +227,12 @@ class StreamAnswer:
         if piece or self.finished:
             self._pass_on(piece)
         return True
+
+    def end_after(self, tokens: int, *, prompt_tokens: int) -> None:
+        """From now on; an event counts as one. `prompt_tokens`: -1 = the caller asked for no figures of use. The
+        next read must come to `feed`."""
+        self._most_chunks = min(self._most_chunks, self._gate.chunks + tokens)
+        self._prompt_tokens = prompt_tokens
 
     def hold_refusal(self, body: bytes, *, complete: bool) -> bytes | None:
         """Of an engine that refused after the head had left: all that it says, once that is complete."""
@@ -263,6 +280,18 @@ class StreamAnswer:
         else:
             self.started = True
             self.last_at_s = time.monotonic()
+
+    def _end_early(self, piece: bytes) -> bool:
+        """False where the engine's own end has begun, or an early one cannot be said: then it goes on to its own."""
+        gate = self._gate
+        end = build_end(gate.last, prompt_tokens=self._prompt_tokens, output_tokens=gate.chunks)
+        if gate.done or not end:
+            self._most_chunks = NO_END
+            return False
+        gate.last = end
+        self.finished = True
+        self._pass_on(piece + end)
+        return True
 
     def _copy(self, copied: list[bytes], piece: bytes) -> None:
         if self.bytes_out <= _MOST_COPIED_BYTES:

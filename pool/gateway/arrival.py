@@ -130,9 +130,7 @@ def set_release(exchange: "Exchange", model: "ModelView") -> None:
     exchange.is_placed = True
     pin = find_pin(model, exchange.request, exchange.caller)
     exchange.pinned = pin is not None
-    exchange.release = (
-        pin if pin is not None else find_release(model, exchange.lane, ask, exchange.request, exchange.caller)
-    )
+    exchange.release = pin if pin is not None else find_release(model, ask, exchange)
 
 
 def go_on(exchange: "Exchange") -> None:

@@ -155,6 +155,7 @@ class Attempt:
     # Inside.
     def _send(self, connection: UpstreamConnection, now_s: float) -> None:
         self._connection = connection
+        self.replica.last_sent_at_s = now_s
         self.timeout_at_s = now_s + self._timeout_s
         body = self._body
         head = b"%b%bcontent-length: %d\r\n\r\n" % (self._head_lines, connection.pool.head_prefix, len(body))

@@ -13,9 +13,12 @@ _STARTED_AT = datetime.now(UTC)
 
 
 def build_beat(plane: Plane, *, now_s: float) -> bytes:
-    """JSON. `now_s`: the loop's clock, which the replicas' times count on."""
+    """JSON. `now_s`: the loop's clock, which the replicas' times count on. A replica without `streams` has none now;
+    one without `last_sent_at` (seconds since 1970) was sent nothing since this process began."""
     nodes: dict[str, float | None] = {}
     replicas: dict[str, dict[str, int | float | None]] = {}
+    to_epoch_s = time.time() - now_s
+    streams = _count_streams(plane)
     for replica in plane.routes.replicas:
         answer_age_s = _age(replica.last_answer_at_s, now_s)
         nodes[replica.node] = _younger(nodes.get(replica.node), answer_age_s)
@@ -27,6 +30,11 @@ def build_beat(plane: Plane, *, now_s: float) -> bytes:
         known["last_answer_age_s"] = _younger(known["last_answer_age_s"], answer_age_s)
         request_age_s = _age(replica.last_request_at_s, now_s)
         known["last_request_age_s"] = _younger(known["last_request_age_s"], request_age_s)
+        if replica.id in streams:
+            known["streams"] = streams[replica.id]
+        if replica.last_sent_at_s:
+            sent_at = round(replica.last_sent_at_s + to_epoch_s, 4)
+            known["last_sent_at"] = max(known.get("last_sent_at") or 0.0, sent_at)
     epoch, version = plane.routes.order or (0, 0)
     applied_at = plane.routes.applied_at
     return orjson.dumps(
@@ -42,9 +50,20 @@ def build_beat(plane: Plane, *, now_s: float) -> bytes:
             "in_flight": len(plane.exchanges),
             "nodes": nodes,
             "replicas": replicas,
+            "releases": plane.tallies.tell(),
             "draining": plane.draining,
         }
     )
+
+
+def _count_streams(plane: Plane) -> dict[str, int]:
+    """By replica: answers that go out as events, from the sending of the request on."""
+    counts: dict[str, int] = {}
+    for exchange in plane.exchanges:
+        if exchange.stream and exchange.attempt is not None:
+            name = exchange.attempt.replica.id
+            counts[name] = counts.get(name, 0) + 1
+    return counts
 
 
 def _age(at_s: float | None, now_s: float) -> float | None:

@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from pool.domain.affinity import PrefixIndex
 from pool.domain.routing import choose_by_score
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # An engine that did not say how much its context holds.
 _UNBOUNDED = 1 << 40
+# Telemetry keeps sessions as whole numbers of 31 bits.
+_SESSION_BITS: Final = 0x7FFF_FFFF
 
 
 def make_pick(index: PrefixIndex) -> Pick:
@@ -71,12 +74,14 @@ def find_pin(model: "ModelView", request: Request, caller: KeyRoute) -> int | No
     return number
 
 
-def find_release(model: "ModelView", lane: str, ask: Ask, request: Request, caller: KeyRoute) -> int | None:
+def find_release(model: "ModelView", ask: Ask, ticket: "Exchange") -> int | None:
     """By the plan's weights, the same for all requests of a session; None if no release has weight."""
-    weights = model.weights(lane)
+    weights = model.weights(ticket.lane)
     if len(weights) == 1:
         return next((release for release, weight in weights.items() if weight > 0), None)
-    return choose_release(weights, sticky_key(ask, request, caller))
+    key = sticky_key(ask, ticket.request, ticket.caller)
+    ticket.session = crc32(key) & _SESSION_BITS
+    return choose_release(weights, key)
 
 
 def find_gate(

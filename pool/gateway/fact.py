@@ -75,6 +75,7 @@ def make_fact(
         "estimated": is_guess,
         "truncated_tokens": exchange.truncated_tokens,
         "retransmits": retransmits,
+        "session": exchange.session if exchange.session >= 0 else None,
         "finish_reason": reason,
         "flags": flags,
     }

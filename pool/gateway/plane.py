@@ -31,6 +31,7 @@ from pool.gateway.routes import Routes
 from pool.gateway.server import ClientConnection
 from pool.gateway.shadow import Shadows
 from pool.gateway.shared_view import SharedView
+from pool.gateway.tallies import Tallies
 from pool.gateway.usage_book import UsageBook
 from pool.gateway.vigil import Vigil
 
@@ -58,6 +59,7 @@ class Plane:
         self.captures = Captures()
         self.usage = UsageBook(config.state_dir, config.gateway_id)
         self.metrics = Metrics()
+        self.tallies = Tallies()
         self.clients: set[ClientConnection] = set()
         self.exchanges: set[Exchange] = set()
         self.limits = Limits(
@@ -65,7 +67,7 @@ class Plane:
         )
         self.readers = Readers(config)
         self.routes.on_table.append(lambda table: self.readers.follow(table.models))
-        self.routes.on_table.append(lambda table: follow_table(self.exchanges))
+        self.routes.on_table.append(lambda table: follow_table(self, table))
         self.quarantine = Quarantine()
         self.answers = AnswerCache(secret=config.secret)
         self.shadows = Shadows(self.metrics)
@@ -74,6 +76,8 @@ class Plane:
         self.neighbours = Neighbours(self.view, lambda: self.routes.replicas, self.routes.list_gates)
         self.vigil.share(self.view)
         self.view.provide("prefixes", self.routes.tell_prefixes)
+        self.endings: dict[tuple[str, int], int] = {}
+        """Of the table in force: by model and release, after how many more tokens running streams end."""
         self.draining = False
         self.received_bytes = self.sent_bytes = 0
         """Of bodies, since the start."""
@@ -167,6 +171,8 @@ class Plane:
         self.metrics.counter(
             "sluice_retries_total", model=model.name if model is not None else "", fault=fault.value
         ).value += 1.0
+        if model is not None and exchange.attempt is not None:
+            self.tallies.of(model.name, exchange.attempt.replica.release).spilled_errors += 1
 
     def account(self, exchange: Exchange, *, outcome: str) -> None:
         account(self, exchange, outcome)

@@ -51,9 +51,9 @@ class Exchange(Timeline):
 
     __slots__ = (
         "answer", "ask", "attempt", "attempts", "blocks", "cache_key", "caller", "captured", "charge", "client",
-        "client_tag", "done", "from_cache", "gate", "is_placed", "is_slow", "job", "losses", "model", "no_retry",
-        "output_tokens", "pinned", "plane", "release", "replica", "request", "request_id", "series", "settings",
-        "spilled", "status", "total_at_s", "truncated_tokens",
+        "client_tag", "done", "end_tokens", "from_cache", "gate", "is_placed", "is_slow", "job", "losses", "model",
+        "no_retry", "output_tokens", "pinned", "plane", "release", "replica", "request", "request_id", "series",
+        "session", "settings", "spilled", "status", "total_at_s", "truncated_tokens",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0915  one object for a request's whole life costs less than several
@@ -80,6 +80,8 @@ class Exchange(Timeline):
         self.release: int | None = None
         """The wished one; the replica tells which one served."""
         self.pinned = False
+        self.session = -1
+        """Hash of what its release was chosen by, 31 bits; -1 = there was no choice."""
         self.stream = False
         self.charge: Charge | None = None
         self.cache_key: bytes | None = None
@@ -98,6 +100,8 @@ class Exchange(Timeline):
         self.is_slow = False
         """The client does not read."""
         self.tried: Sequence[Any] = ()
+        self.end_tokens = -1
+        """Its stream ends after so many more; -1 = when the engine ends it."""
         self.attempts = 0
         self.losses = 0
         self.spilled = False

@@ -16,8 +16,8 @@ class LiveReplica(Replica):
     """
 
     __slots__ = (
-        "cached", "engine", "last_answer_at_s", "last_byte_at_s", "last_request_at_s", "listed", "node",
-        "own_lines", "pool", "release", "unlisted_at_s", "waiting", "watch",
+        "cached", "engine", "last_answer_at_s", "last_byte_at_s", "last_request_at_s", "last_sent_at_s", "listed",
+        "node", "own_lines", "pool", "release", "unlisted_at_s", "waiting", "watch",
     )  # fmt: skip
 
     def __init__(self, route: ReplicaRoute, *, release: int, secret: str) -> None:
@@ -47,6 +47,8 @@ class LiveReplica(Replica):
         self.watch = ProgressWatch()
         self.cached: ReplicaCache | None = None
         self.last_request_at_s: float | None = None
+        self.last_sent_at_s = 0.0
+        """When a request was last written to it; 0 = never. A connection may have to be made first."""
         self.last_answer_at_s: float | None = None
         self.last_byte_at_s = 0.0
         self.listed = True

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from datetime import timedelta
+
+from django.utils import timezone
 
 from pool.domain.gateway_settings import read_model_settings
 from pool.domain.routing_table import (
@@ -24,10 +27,13 @@ from pool.models import (
     ReleaseProfile,
     Replica,
     Restriction,
+    Rollout,
     Runtime,
 )
 from pool.queries.lanes import lane_settings
 
+ENDING_PHASES = ("rolling_back", "rolled_back")
+KEPT_AFTER_END = timedelta(minutes=10)
 COMING_PHASES = ("pending", "starting", "loading", "warming")
 
 
@@ -39,6 +45,7 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
     replicas, coming = _load_replicas()
     releases = _load_releases(replicas)
     restrictions = _load_restrictions()
+    endings = _load_endings()
     return tuple(
         ModelRoute(
             name=model.name,
@@ -48,6 +55,7 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
             starting=coming[model.pk],
             settings=read_model_settings(model.gateway),
             restrictions=tuple(restrictions[model.pk]),
+            endings=endings[model.pk],
         )
         for model in Model.objects.order_by("name")
     )
@@ -116,6 +124,21 @@ def _load_restrictions() -> dict[int, list[RestrictionRoute]]:
             RestrictionRoute(row.kind, row.lane, row.value, until=row.until.timestamp())
         )
     return routes
+
+
+def _load_endings() -> dict[int, dict[int, int]]:
+    """Where an operator wants that streams of a candidate that is taken back end soon. The wish stays for a while
+    after the rollback: a gateway that was cut off learns of it late."""
+    endings: dict[int, dict[int, int]] = defaultdict(dict)
+    oldest = timezone.now() - KEPT_AFTER_END
+    newest = Rollout.objects.order_by("model_id", "-created_at").distinct("model_id")
+    for row in newest.select_related("candidate"):
+        tokens = row.streams.get("end_after_tokens")
+        if row.phase not in ENDING_PHASES or (row.ended_at is not None and row.ended_at < oldest):
+            continue
+        if isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0:
+            endings[row.model_id][row.candidate.number] = tokens
+    return endings
 
 
 def _load_slots() -> dict[tuple[int, str], int]:

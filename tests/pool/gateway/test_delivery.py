@@ -5,6 +5,7 @@ import base64
 import json
 import shutil
 import tempfile
+import time
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -167,7 +168,11 @@ async def test_a_beat_says_what_control_needs(
     assert beat["id"] == rig.config.gateway_id
     assert (beat["epoch"], beat["version"], beat["in_flight"], beat["draining"]) == (1, 1, 0, False)
     assert beat["applied_at"].endswith("+00:00")
-    assert set(beat["replicas"]["r1"]) == {"in_flight", "last_answer_age_s", "last_request_age_s"}
+    assert set(beat["replicas"]["r1"]) == {
+        "in_flight", "last_answer_age_s", "last_request_age_s", "last_sent_at",
+    }  # fmt: skip
+    assert abs(beat["replicas"]["r1"]["last_sent_at"] - time.time()) < 60
+    assert beat["releases"]["m"]["1"] == {"requests": 1, "errors": 0, "interrupted": 0, "spilled_errors": 0}
     assert 0 < await client.ttl(key) <= 10
 
 

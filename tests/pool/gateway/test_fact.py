@@ -75,6 +75,30 @@ async def test_telemetry_finds_all_that_it_reads(rig: Rig) -> None:
     assert [name for name in counted if not getattr(record, name)] == []
 
 
+async def test_requests_of_one_session_have_one_number_where_there_is_a_choice(rig: Rig) -> None:
+    first, second = await rig.start_engine("r1"), await rig.start_engine("r2")
+    releases = (make_release(1, first), make_release(2, second))
+    await rig.serve(make_table(*releases, weights={1: 50, 2: 50}))
+
+    same = [await ask_one_of(rig, "a") for _ in range(2)]
+    other = await ask_one_of(rig, "b")
+    rig.apply(make_table(*releases, weights={1: 100}, version=2))
+    alone = await ask_one_of(rig, "a")
+
+    assert same[0] == same[1]
+    assert same[0] != other
+    assert other is not None
+    assert 0 <= other < 2**31
+    assert alone is None
+
+
+async def ask_one_of(rig: Rig, session: str) -> int | None:
+    fact = await ask_one(rig, headers={"x-sluice-session": session})
+    (record,) = fold([fact]).records
+    assert record.session == fact["session"]
+    return record.session
+
+
 async def test_gaps_come_in_the_buckets_of_telemetry(rig: Rig) -> None:
     await rig.serve(make_table(make_release(1, await rig.start_engine(gap_s=0.01, chunks=20))))
 
