@@ -19,6 +19,7 @@ from pool.queries.models import ModelView, find_model_view
 from pool.queries.traffic_control import load_shadow_cost
 from pool.services import plans
 from pool.services.errors import Invalid, not_found
+from pool.services.rollback import roll_back_model
 
 
 def _get_view(name: str) -> ModelView:
@@ -75,7 +76,7 @@ def roll_back(request: HttpRequest, name: str) -> HttpResponse:
         to_plan = read_whole(wanted)
         if wanted and to_plan is None:
             raise Invalid(_("The plan to put back is named by its number. Choose one from the list."))
-        plan, written = plans.roll_back(name, to_plan=to_plan, actor=actor_of(request))
+        plan, written = roll_back_model(name, to_plan=to_plan, actor=actor_of(request), now=timezone.now())
     except PoolError as error:
         messages.error(request, error.message)
     else:

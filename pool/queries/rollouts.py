@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 
 from pool.domain.backoff import FailureKind
 from pool.domain.replica import Phase as ReplicaPhase
-from pool.domain.rollout import ACTIVE, Facts, Judgement
+from pool.domain.rollout import ACTIVE, Facts, Judgement, Phase, State, Step
 from pool.domain.rollout_plans import Split, largest_weight
 from pool.models import GatewayInstance, Plan, Replica, Rollout, Scale
 from pool.queries.acknowledgements import count_in_flight, is_acknowledged, list_live_gateways
@@ -60,6 +60,22 @@ def list_rollouts(model: str | None = None, *, limit: int = 100, offset: int = 0
 
 def list_active() -> list[Rollout]:
     return list(_with_names().filter(phase__in=ACTIVE))
+
+
+def state_of(rollout: Rollout) -> State:
+    return State(
+        phase=Phase(rollout.phase),
+        step=rollout.step,
+        entered_at=rollout.entered_at,
+        steps=tuple(
+            Step(step["weight"], step["soak_s"], step["min_requests"], tuple(step["lanes"]))
+            for step in rollout.steps
+        ),
+        hold_s=rollout.hold_s,
+        resumes=Phase(rollout.resumes) if rollout.resumes else None,
+        weighted=rollout.weighted_at is not None,
+        promote_asked=rollout.promote_asked,
+    )
 
 
 def load_facts(rollout: Rollout, now: datetime) -> Facts:

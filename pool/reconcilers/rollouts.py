@@ -12,9 +12,9 @@ from django.db import transaction
 
 from pool.domain.golden import stage_of
 from pool.domain.rollout import Phase, RollBack, decide, guard, has_weight
-from pool.queries.rollouts import list_active, load_facts
+from pool.queries.rollouts import list_active, load_facts, state_of
 from pool.services.golden import ask_golden
-from pool.services.rollout_moves import apply, ask_replicas, state_of
+from pool.services.rollout_moves import apply, ask_replicas
 from pool.services.rollouts import lock_rollout
 from pool.services.verdicts import judge
 

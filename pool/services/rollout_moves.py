@@ -16,35 +16,17 @@ from pool.domain.rollout import (
     Enter,
     Phase,
     RollBack,
-    State,
-    Step,
     Wait,
     deadline_of,
 )
 from pool.domain.rollout_plans import Split, split_of_rollback, split_of_step
 from pool.models import Plan, Rollout, RolloutEvent, Scale
-from pool.queries.rollouts import stable_percent_of
+from pool.queries.rollouts import stable_percent_of, state_of
 from pool.services.audit import Actor, loop_actor, record
 from pool.services.notices import queue_rollout_notices
 from pool.services.plans import PlanWish, put_in_force, wish_of
 
 LOOP = loop_actor("rollouts")
-
-
-def state_of(rollout: Rollout) -> State:
-    return State(
-        phase=Phase(rollout.phase),
-        step=rollout.step,
-        entered_at=rollout.entered_at,
-        steps=tuple(
-            Step(step["weight"], step["soak_s"], step["min_requests"], tuple(step["lanes"]))
-            for step in rollout.steps
-        ),
-        hold_s=rollout.hold_s,
-        resumes=Phase(rollout.resumes) if rollout.resumes else None,
-        weighted=rollout.weighted_at is not None,
-        promote_asked=rollout.promote_asked,
-    )
 
 
 def apply(rollout: Rollout, action: Action, *, now: datetime) -> bool:
@@ -72,9 +54,11 @@ def take_back(rollout: Rollout, code: str, text: str, *, actor: Actor, now: date
     values: dict[str, Any] = {"reason_code": code, "reason_text": text, "streams": rollout.streams}
     if first:
         values |= {"entered_at": now, "deadline_at": deadline_of(Phase.ROLLING_BACK, rollout.hold_s, now)}
-    plan_values, said = _put(
-        rollout, _rollback_wish(rollout, percent), actor=actor, rollback_of=rollout.base_plan
-    )
+    wish = _rollback_wish(rollout, percent)
+    # Before the plan: the table that it makes reads from this row how running streams are to end.
+    if not update_if(rollout, phase=Phase.ROLLING_BACK, streams=rollout.streams):
+        raise RuntimeError(f"rollout {rollout.pk} moved under its model's lock")
+    plan_values, said = _put(rollout, wish, actor=actor, rollback_of=rollout.base_plan)
     values |= plan_values | {"rollback_plan": plan_values["plan"], "resumes": ""}
     if not update_if(rollout, phase=Phase.ROLLING_BACK, **values):
         raise RuntimeError(f"rollout {rollout.pk} moved under its model's lock")

@@ -7,15 +7,17 @@ is `pool/services/rollout_moves.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
 from pool.domain.gates import read_gates
+from pool.domain.replica import Phase as ReplicaPhase
 from pool.domain.rollout import ACTIVE, Phase, Step, deadline_of
-from pool.models import Model, Plan, Release, Rollout, Scale
+from pool.models import Model, Plan, Release, Replica, Rollout, Scale
+from pool.services import replicas
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.plans import lock_model
@@ -177,6 +179,34 @@ def roll_back(
     return rollout, True
 
 
+def fence(rollout_id: str, *, actor: Actor, now: datetime) -> tuple[Rollout, bool]:
+    """Stops the candidate's engines at once: what a gateway that says nothing may still send there ends. Streams there
+    break off."""
+    with transaction.atomic():
+        rollout = lock_rollout(rollout_id)
+        if rollout.phase != Phase.ROLLING_BACK:
+            raise Conflict(
+                f"Rollout {rollout.pk} is '{rollout.phase}': engines are fenced while a rollback runs.",
+                phase=rollout.phase,
+            )
+        Scale.objects.filter(release_id=rollout.candidate_id).update(replicas=0)
+        rows = list(Replica.objects.filter(release_id=rollout.candidate_id, wish="run"))
+        Replica.objects.filter(pk__in=[row.pk for row in rows]).update(wish="stop")
+        for row in rows:
+            _stop_now(row, now)
+        if rows:
+            _log(rollout, "fence", f"{len(rows)} engines of the candidate are stopped.", actor=actor, now=now)
+    return rollout, bool(rows)
+
+
+def _stop_now(row: Replica, now: datetime) -> None:
+    at = replicas.seen(row)
+    if at.phase == ReplicaPhase.READY and replicas.begin_drain(at, reason="fenced", deadline_at=now, now=now):
+        at = replace(at, phase=ReplicaPhase.DRAINING)
+    if row.node_id is not None:
+        replicas.send_stop(at, force=True, reason="fenced", now=now)
+
+
 def lock_rollout(rollout_id: str) -> Rollout:
     """The model's lock first, then the row: the order of everybody."""
     name = Rollout.objects.filter(pk=rollout_id).values_list("model__name", flat=True).first()
@@ -237,13 +267,13 @@ def _create(start: Start, wish: RolloutWish, *, actor: Actor, now: datetime) -> 
 
 
 def _scales(
-    stable: Release, before: tuple[tuple[str, int], ...], replicas: int | None
+    stable: Release, before: tuple[tuple[str, int], ...], wished: int | None
 ) -> tuple[tuple[str, int], ...]:
     """For each lane with a profile of the candidate: as many as asked, else as stable has; never fewer than now."""
     of_stable = dict(Scale.objects.filter(release=stable).values_list("lane", "replicas"))
     usual = max([1, *of_stable.values()])
     return tuple(
-        (lane, max(now, replicas if replicas is not None else of_stable.get(lane, usual) or 1))
+        (lane, max(now, wished if wished is not None else of_stable.get(lane, usual) or 1))
         for lane, now in before
     )
 
