@@ -84,6 +84,25 @@ class Timed:
     streamed: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What other requests are likely to begin with: sent as it is, for one token, so that its prefix is cached."""
+
+    route: str
+    messages: tuple[tuple[str, str], ...]
+    stream: bool = False
+
+    @property
+    def path(self) -> str:
+        return "/v1/chat/completions" if self.route == "chat" else "/v1/completions"
+
+    def make_body(self, model: str) -> dict[str, Any]:
+        body: dict[str, Any] = {"model": model, "max_tokens": 1, "temperature": 0, "stream": False}
+        if self.route == "chat":
+            return body | {"messages": [{"role": role, "content": text} for role, text in self.messages]}
+        return body | {"prompt": "\n".join(text for _, text in self.messages)}
+
+
 def probe_engine(
     address: str, *, model: str, engine_key: str, timeout_s: float, route: str = "completions"
 ) -> bool:
@@ -98,7 +117,7 @@ def probe_engine(
 
 
 def time_completion(
-    target: WarmUpTarget, prompt: Prompt, *, limit_s: float, cancelled: threading.Event
+    target: WarmUpTarget, prompt: Prompt | Conversation, *, limit_s: float, cancelled: threading.Event
 ) -> Timed:
     """Raises WarmUpFailed for anything but a complete answer, WarmUpCancelled between events."""
     connection = engine_http.open_connection(target.address, timeout_s=limit_s)
@@ -113,7 +132,10 @@ def time_completion(
 
 
 def _time_request(
-    target: WarmUpTarget, prompt: Prompt, connection: http.client.HTTPConnection, cancelled: threading.Event
+    target: WarmUpTarget,
+    prompt: Prompt | Conversation,
+    connection: http.client.HTTPConnection,
+    cancelled: threading.Event,
 ) -> Timed:
     started = time.monotonic()
     body = prompt.make_body(target.model)
@@ -128,7 +150,10 @@ def _time_request(
 
 
 def _time_stream(
-    response: http.client.HTTPResponse, prompt: Prompt, started: float, cancelled: threading.Event
+    response: http.client.HTTPResponse,
+    prompt: Prompt | Conversation,
+    started: float,
+    cancelled: threading.Event,
 ) -> Timed:
     first: float | None = None
     usage: dict[str, Any] | None = None

@@ -24,6 +24,7 @@ from pool.domain.startup import load_budget
 from pool.domain.version_facts import facts_from_json
 from pool.models import Node, PortReservation, Replica, VersionPresence
 from pool.ports import EngineDriver, EngineHost, EngineLoad, EngineProcess, EngineSpec, RuntimeRef
+from pool.queries.golden import list_hot_conversations
 from pool.services.placing import pick_other_ports
 from pool.services.replicas import Because, note, report, seen
 from pool.weights import scan_folder
@@ -33,6 +34,8 @@ from workers.watcher import Watcher, failure_from
 
 EngineKey = tuple[str, int]
 LOCK_EVERY_S = 0.5
+MOST_HOT = 20
+"""Conversations that a warm-up replays: with the lanes' prompts as many as it may send."""
 
 
 class StartRefused(PoolError):
@@ -233,6 +236,9 @@ class EngineStarter:
             routes=routes,
             per_lane=settings.warm_up_per_lane,
             budget_s=float(settings.warm_up_budget_s),
+            hot=list_hot_conversations(row.release.model_id, most=MOST_HOT)
+            if settings.enable_prefix_caching
+            else (),
         )
 
     def explain_end(self, row: Replica, process: EngineProcess, log: str) -> Failure:

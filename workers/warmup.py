@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pool.domain.start_errors import StartCode, make_failure
 from workers.completions import (
     ANSWER_TOKENS,
+    Conversation,
     Prompt,
     Timed,
     WarmUpCancelled,
@@ -72,6 +73,8 @@ class WarmUpRecipe:
     budget_s: float = 120.0
     max_requests: int = MAX_REQUESTS
     max_prefill_s: float = LONGEST_PREFILL_S
+    hot: tuple[tuple[tuple[str, str], ...], ...] = ()
+    """Conversations whose prefixes are to be cached before the first user request: `(role, content)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,10 @@ class WarmUpFigures:
     lanes: tuple[LaneFigures, ...]
     routes: tuple[str, ...]
     reason: str = ""
+    hot_prefixes: int = 0
+    """Conversations that were replayed, so that their prefixes are cached."""
+    hot_refused: int = 0
+    """Those that the engine refused, as too long, or did not answer within the budget."""
 
 
 @dataclass(slots=True)
@@ -112,6 +119,7 @@ class _Run:
     base_tokens: float = 16.0
     decode_rates: list[float] = field(default_factory=list)
     first_answer_s: float = 0.0
+    hot_refused: int = 0
 
     def time_is_up(self) -> bool:
         return self.clock() >= self.deadline or self.sent >= self.recipe.max_requests
@@ -131,7 +139,10 @@ def warm_up(
     _try_routes(run)
     _measure_prefill(run, held)
     times = _warm_lanes(run, held)
-    cut = any(len(taken) < recipe.per_lane for taken in times.values())
+    replayed = _replay_hot(run)
+    cut = len(recipe.hot) > replayed + run.hot_refused or any(
+        len(taken) < recipe.per_lane for taken in times.values()
+    )
     return WarmUpFigures(
         requests=run.sent,
         took_s=clock() - started,
@@ -141,7 +152,29 @@ def warm_up(
         lanes=tuple(_lane_figures(name, taken) for name, taken in times.items() if taken),
         routes=recipe.routes,
         reason="warm_up_cut" if cut and run.time_is_up() else "",
+        hot_prefixes=replayed,
+        hot_refused=run.hot_refused,
     )
+
+
+def _replay_hot(run: _Run) -> int:
+    """After the lanes, whose prompts would push the blocks out again. One that is refused or slow fails nothing."""
+    replayed = 0
+    for messages in run.recipe.hot:
+        if run.clock() >= run.deadline:
+            break
+        if run.cancelled.is_set():
+            raise WarmUpCancelled("The warm-up was cancelled.")
+        run.sent += 1
+        conversation = Conversation(run.recipe.routes[0], messages)
+        limit_s = max(5.0, min(REQUEST_LIMIT_S, run.deadline - run.clock() + 10.0))
+        try:
+            time_completion(run.target, conversation, limit_s=limit_s, cancelled=run.cancelled)
+        except WarmUpFailed:
+            run.hot_refused += 1
+        else:
+            replayed += 1
+    return replayed
 
 
 def _read_max_model_len(run: _Run) -> int:

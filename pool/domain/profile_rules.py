@@ -249,6 +249,15 @@ def _whole_host(settings: EngineSettings, target: Target) -> Iterator[Conflict]:
         yield Conflict("takes_host_memory", message, ("kv_cache_memory_bytes", "gpu_memory_utilization"))
 
 
+def _rehearsal(settings: EngineSettings, target: Target) -> Iterator[Conflict]:
+    if settings.rehearsal is not None:
+        yield Conflict(
+            "rehearsal",
+            f"A simulated engine misbehaves on purpose here ({settings.rehearsal}); a real one ignores it.",
+            ("rehearsal",),
+        )
+
+
 def _forced_block_size(settings: EngineSettings, target: Target) -> Iterator[Conflict]:
     if settings.block_size is not None:
         message = "A forced block_size can exclude the faster attention backend."
@@ -277,4 +286,5 @@ _WARNING_RULES: tuple[_Rule, ...] = (
     _four_bit_on_cpu,
     _whole_host,
     _forced_block_size,
+    _rehearsal,
 )

@@ -15,6 +15,7 @@ Kind = Literal["choice", "whole", "ratio", "flag", "word"]
 
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = ("auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2")
+REHEARSALS = ("garbage", "errors", "delay")
 SPECULATIVE_METHODS = ("ngram", "draft_model", "suffix", "eagle", "eagle3", "mtp")
 GIB = 2**30
 
@@ -149,6 +150,12 @@ SCHEMA: tuple[Setting, ...] = (
     ),
     Setting(name="warm_up_per_lane", kind="whole", default=8, unit="requests", low=1, high=50),
     Setting(name="warm_up_budget_s", kind="whole", default=120, unit="s", low=1, high=3600),
+    Setting(
+        name="rehearsal",
+        kind="choice",
+        choices=REHEARSALS,
+        effect="Simulated engines only: behave badly, to rehearse a rollback. Empty: behave.",
+    ),
 )
 
 
@@ -181,6 +188,7 @@ class EngineSettings:
     cpu_threads: int | None = None
     warm_up_per_lane: int = 8
     warm_up_budget_s: int = 120
+    rehearsal: str | None = None
 
     @property
     def devices(self) -> int:

@@ -133,9 +133,12 @@ def list_hot_conversations(model_id: int, *, most: int) -> tuple[tuple[tuple[str
     found: dict[tuple[tuple[str, str], ...], None] = {}
     for row in GoldenPrompt.objects.filter(model_id=model_id).order_by("-hot", "name"):
         messages = read_messages(row.messages)
-        prefix = messages if row.hot else shared_prefix(messages)
-        if prefix:
-            found[prefix] = None
+        prefix = shared_prefix(messages)
+        if row.hot:
+            found[messages] = None
+        elif prefix:
+            # Templates ask for a user's turn; what comes after the prefix does not matter.
+            found[(*prefix, ("user", "."))] = None
     return tuple(found)[:most]
 
 

@@ -91,7 +91,8 @@ def create_run(
     rollout: Rollout | None = None,
     asked_by: str = "",
 ) -> GoldenRun:
-    """Raises IntegrityError while one is open."""
+    """Of a replica that has a node. Raises IntegrityError while one is open."""
+    assert replica.node is not None
     with transaction.atomic():
         intent = Intent.objects.create(
             node=replica.node, replica=replica, generation=replica.generation, action="golden"
@@ -156,15 +157,16 @@ def store_run(run_id: int, outcomes: Sequence[Outcome], *, now: datetime) -> boo
     """Also as an event of its rollout. False when it came too late."""
     stored = [asdict(one) for one in outcomes]
     with transaction.atomic():
+        # First, as the pass that moves rollouts on takes it first, too.
+        rollout = Rollout.objects.select_for_update().filter(golden_runs=run_id).first()
         if not _running(run_id).update(phase="done", done_at=now, outcomes=stored):
             return False
-        run = GoldenRun.objects.select_related("rollout").get(pk=run_id)
-        if run.rollout is not None:
-            _tell(run.rollout.pk, run, outcomes, now)
+        if rollout is not None:
+            _tell(rollout, GoldenRun.objects.get(pk=run_id), outcomes, now)
     return True
 
 
-def _tell(rollout_id: str, run: GoldenRun, outcomes: Sequence[Outcome], now: datetime) -> None:
+def _tell(rollout: Rollout, run: GoldenRun, outcomes: Sequence[Outcome], now: datetime) -> None:
     summary = judge(outcomes, asked_of=len(run.questions))
     facts = {
         "stage": run.stage,
@@ -175,15 +177,13 @@ def _tell(rollout_id: str, run: GoldenRun, outcomes: Sequence[Outcome], now: dat
         "differing": list(summary.differing),
     }
     RolloutEvent.objects.create(
-        rollout_id=rollout_id,
+        rollout=rollout,
         at=now,
         kind="golden",
         code=summary.judgement.value,
         text=f"{run.stage[:1].upper()}{run.stage[1:]}: {summary.text}.",
         facts=facts,
     )
-    rollout = Rollout.objects.select_for_update().get(pk=rollout_id)
-    # Under the lock: runs of several lanes end at the same time.
     newest = {**facts, "judgement": summary.judgement.value, "text": summary.text, "at": now.isoformat()}
     key = f"{run.stage} {run.lane}".strip()
     Rollout.objects.filter(pk=rollout.pk).update(golden=rollout.golden | {key: newest})

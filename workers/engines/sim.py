@@ -21,6 +21,12 @@ REPOSITORY = Path(__file__).resolve().parent.parent.parent
 SETTINGS_FILE = "sim.json"
 # KV bytes per token of SmolLM2-135M in bf16, for profiles that give the cache in bytes.
 KV_BYTES_PER_TOKEN = 23_040
+REHEARSALS: Mapping[str, Mapping[str, object]] = {
+    "garbage": {"garbage": True, "step_s": 0.009},
+    "errors": {"error_ratio": 0.25},
+    "delay": {"delay_s": 0.8},
+}
+"""What a profile's `rehearsal` does. Garbage comes a little faster than sense, as it does where a cache is broken."""
 
 
 class SimDriver:
@@ -81,6 +87,7 @@ def latency_settings(settings: EngineSettings, sim: Mapping[str, Any]) -> dict[s
         "block_size": settings.block_size,
         "kv_tokens": kv_bytes // KV_BYTES_PER_TOKEN if kv_bytes else None,
         "enable_prefix_caching": settings.enable_prefix_caching,
+        **REHEARSALS.get(settings.rehearsal or "", {}),
     }
     return {name: value for name, value in {**from_profile, **sim}.items() if value is not None}
 

@@ -12,6 +12,9 @@ from workers.engines.sim_model import SimModel, SimRequest, SimSettings, count_t
 
 FINGERPRINT = "sim"
 OWNER = "sluice-sim"
+GARBAGE = (" zq", " 0x7f", " \ufffd", " zq")
+SOUND_LOGPROB = -0.25
+GARBAGE_LOGPROB = -9.0
 WORDS = ("this", "answer", "is", "simulated", "and", "no", "model", "was", "asked", "for", "it")
 
 
@@ -38,6 +41,8 @@ class Job:
     usage: bool
     request: SimRequest
     created: int
+    garbage: bool = False
+    prompt_logprobs: bool = False
 
 
 def read_job(body: bytes, *, chat: bool, served: str, settings: SimSettings) -> Job:
@@ -67,19 +72,31 @@ def read_job(body: bytes, *, chat: bool, served: str, settings: SimSettings) -> 
         usage=bool((content.get("stream_options") or {}).get("include_usage")),
         request=SimRequest(prompt_tokens, max(1, answer_tokens), blocks),
         created=int(time.time()),
+        garbage=settings.garbage and prompt_tokens >= settings.garbage_from_tokens,
+        prompt_logprobs=content.get("prompt_logprobs") is not None,
     )
 
 
-def token_text(number: int) -> str:
+def token_text(number: int, *, garbage: bool = False) -> str:
+    if garbage:
+        return GARBAGE[number % len(GARBAGE)]
     return WORDS[number % len(WORDS)] if number == 0 else f" {WORDS[number % len(WORDS)]}"
 
 
 def whole_answer(job: Job) -> bytes:
-    text = "".join(token_text(number) for number in range(job.request.generated))
+    text = "".join(token_text(number, garbage=job.garbage) for number in range(job.request.generated))
     choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "logprobs": None}
     choice |= {"message": {"role": "assistant", "content": text}} if job.chat else {"text": text}
     kind = "chat.completion" if job.chat else "text_completion"
-    return _dump({**_head(job, kind), "choices": [choice], "usage": usage_of(job.request)})
+    content = {**_head(job, kind), "choices": [choice], "usage": usage_of(job.request)}
+    return _dump(content | ({"prompt_logprobs": _prompt_logprobs(job)} if job.prompt_logprobs else {}))
+
+
+def _prompt_logprobs(job: Job) -> list[dict[str, Any] | None]:
+    """One entry per prompt token, the first without, in vLLM's shape."""
+    value = GARBAGE_LOGPROB if job.garbage else SOUND_LOGPROB
+    entry = {"0": {"logprob": value, "rank": 1, "decoded_token": ""}}
+    return [None, *[entry] * (job.request.prompt_tokens - 1)]
 
 
 def first_event(job: Job) -> bytes:
@@ -88,7 +105,7 @@ def first_event(job: Job) -> bytes:
 
 
 def token_event(job: Job, number: int, *, finish: str | None) -> bytes:
-    text = token_text(number)
+    text = token_text(number, garbage=job.garbage)
     return _event(job, {"delta": {"content": text}} if job.chat else {"text": text}, finish=finish)
 
 

@@ -28,6 +28,16 @@ class SimSettings:
     load_s: float = 0.0
     default_answer_tokens: int = 64
     chat_template: bool = True
+    garbage: bool = False
+    """Answers with 200 and nonsense, as an engine does whose arithmetic is broken (FC-70)."""
+    garbage_from_tokens: int = 0
+    """Only for prompts of at least so many tokens."""
+    error_ratio: float = 0.0
+    """This share of completions is answered with 500, evenly spread."""
+    sound_requests: int = 64
+    """So many completions first are answered well: a warm-up must succeed for users to see what comes after."""
+    delay_s: float = 0.0
+    """Added before each first token, once a completion is admitted."""
 
     @classmethod
     def read(cls, content: dict[str, Any]) -> SimSettings:

@@ -34,6 +34,7 @@ REASONS = {
     401: b"Unauthorized",
     404: b"Not Found",
     405: b"Method Not Allowed",
+    500: b"Internal Server Error",
 }
 MAX_BODY_BYTES = 64 << 20
 
@@ -45,6 +46,8 @@ class Counters:
     finished: float = 0
     ttft_s: float = 0
     first_tokens: float = 0
+    asked: float = 0
+    """Completions, the failing ones included."""
 
     def as_dict(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in self.__slots__}
@@ -67,6 +70,14 @@ class Engine:
         self.ring.note_arrival(job.request, request_id)
         self.model.add(job.request)
         self.wake.set()
+
+    def fail_some(self) -> None:
+        """Raises BadRequest for the share of completions that a rehearsal wants to fail."""
+        self.counters.asked += 1
+        late = self.counters.asked - self.settings.sound_requests
+        ratio = self.settings.error_ratio
+        if late > 0 and int(late * ratio) > int((late - 1) * ratio):
+            raise BadRequest("This engine rehearses failures.", status=500, kind="InternalServerError")
 
     def drop(self, job: Job) -> None:
         if self.listeners.pop(id(job.request), None) is not None:
@@ -207,11 +218,21 @@ class Connection(asyncio.Protocol):
     def _complete(self, *, chat: bool) -> None:
         engine = self._engine
         body = bytes(self._body)
+        engine.fail_some()
         job = answers.read_job(body, chat=chat, served=engine.served, settings=engine.settings)
         self._job = job
         self._started = time.monotonic()
         self._sent = 0
-        engine.submit(job, self._on_token, self._request_id or job.id)
+        if engine.settings.delay_s:
+            loop = asyncio.get_running_loop()
+            loop.call_later(engine.settings.delay_s, self._submit, job, self._request_id)
+        else:
+            self._submit(job, self._request_id)
+
+    def _submit(self, job: Job, request_id: str) -> None:
+        """Nothing for a client that went while its request was held back."""
+        if self._job is job and self._transport is not None:
+            self._engine.submit(job, self._on_token, request_id or job.id)
 
     def _on_token(self) -> None:
         job = self._job

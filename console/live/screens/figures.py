@@ -54,9 +54,19 @@ def figure_rows(row: ReplicaRow) -> list[Tree]:
         _row("prefill", _("Prefill, one prompt"), None, warm.get("prefill_tokens_per_s"), _rate),
         _row("decode", _("Decode, one stream"), None, warm.get("decode_tokens_per_s"), _rate),
         _row("warm_up", _("Warm-up took"), None, warm.get("took_s"), format_duration),
+        _word_row("hot", _("Prefixes cached"), _hot_words(warm)),
         _word_row("start", _("Start to ready"), _start_words(row)),
     ]
     return [found for found in rows if found is not None]
+
+
+def _hot_words(warm: Mapping[str, Any]) -> str | None:
+    """None where nothing was to be replayed."""
+    replayed, refused = (_number(warm.get(name)) or 0 for name in ("hot_prefixes", "hot_refused"))
+    if not replayed and not refused:
+        return None
+    words = _("%(count)d golden or hot") % {"count": replayed}
+    return words + (_(", %(count)d refused") % {"count": refused} if refused else "")
 
 
 def warm_up_rows(figures: Mapping[str, Any]) -> list[Tree]:
