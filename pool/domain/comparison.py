@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pool.domain.evalues import TILTS, log_evalues, log_rate_evalue, median_scores, rank_scores
-from pool.domain.gates import RATES, GateSetting
+from pool.domain.gates import RATES, TIMES, GateSetting
 from pool.domain.strata import ClosedSet, Sample, Sets
 from pool.domain.wealth import RATE_PRIOR, STEP_SHARE, TIME_PRIOR, DesignEffect, Wealth, add_logs
 
@@ -200,7 +200,7 @@ class Comparison:
             )
             for view in views
         ]
-        return cls(gate, setting, views, evidence)
+        return cls(gate, setting, views, evidence, Sets(turns={} if gate in TIMES else None))
 
     def begin_block(self, *, is_new_step: bool) -> None:
         if is_new_step:

@@ -19,6 +19,13 @@ MOST_BLOCKS: Final = 12
 """2 min: a set that is still small by then is compared as it is."""
 
 
+TURNS: Final = 3
+TURN_BLOCKS: Final = 60
+"""A session is a unit of a time at most 3 times in 10 min. Its release was drawn once, and what makes it slow or fast
+stays with it: more of it adds much weight to the drawing and little knowledge."""
+MOST_SESSIONS: Final = 2000
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One request as the gates see it. Times in seconds; None: there is none. `session` None: one for itself.
@@ -97,6 +104,8 @@ class Sets:
     matched: int = 0
     """Units of the candidate in sets that held stable's too."""
     loose: int = 0
+    turns: dict[str, list[int]] | None = None
+    """By session: since which block it is counted, how often it was a unit since. None: all count."""
 
     def add(
         self, stratum: tuple[str, ...], sample: Sample, values: Sequence[float], block: int
@@ -106,7 +115,10 @@ class Sets:
         found = self.open.get(name)
         if found is None:
             found = self.open[name] = OpenSet(stratum[0], block)
-        found.add(self._key_of(sample), sample.candidate, values)
+        key = self._key_of(sample)
+        if self.turns is not None and key not in found.units and not self._has_turn(self.turns, key, block):
+            return None
+        found.add(key, sample.candidate, values)
         return self._close(name) if len(found.units) >= MOST_UNITS else None
 
     def close_block(self, block: int) -> Iterator[ClosedSet]:
@@ -126,6 +138,16 @@ class Sets:
         self.loose += 1
         return f"-{self.loose}"
 
+    def _has_turn(self, turns: dict[str, list[int]], key: str, block: int) -> bool:
+        counted = turns.get(key)
+        if counted is None or block - counted[0] >= TURN_BLOCKS:
+            turns.pop(key, None)
+            if len(turns) >= MOST_SESSIONS:
+                del turns[next(iter(turns))]
+            counted = turns[key] = [block, 0]
+        counted[1] += 1
+        return counted[1] <= TURNS
+
     def _enough(self) -> int:
         """So many that about two of the rarer side are among them."""
         rarer = (min(self.mine, self.others) + 1) / (self.mine + self.others + 2)
@@ -143,7 +165,8 @@ class Sets:
 
     def to_json(self) -> dict[str, Any]:
         opened = {name: [one.lane, one.since, one.units] for name, one in self.open.items()}
-        return {"open": opened, "counts": [self.mine, self.others, self.matched, self.loose]}
+        counts = [self.mine, self.others, self.matched, self.loose]
+        return {"open": opened, "counts": counts, "turns": self.turns}
 
     @classmethod
     def from_json(cls, written: dict[str, Any]) -> Sets:
@@ -151,4 +174,7 @@ class Sets:
             name: OpenSet(lane, since, {key: list(unit) for key, unit in units.items()})
             for name, (lane, since, units) in written["open"].items()
         }
-        return cls(opened, *written["counts"])
+        turns = written["turns"]
+        made = cls(opened, *written["counts"])
+        made.turns = None if turns is None else {key: list(counted) for key, counted in turns.items()}
+        return made

@@ -17,7 +17,7 @@ STEP_SHARE: Final = 0.25
 _LAGS: Final = 12
 """Blocks: 2 min. Noise of a release that lasts longer is seen in part only."""
 _PRIOR_BLOCKS: Final = 30.0
-TIME_PRIOR: Final = 2.0
+TIME_PRIOR: Final = 2.5
 RATE_PRIOR: Final = 1.2
 """The design effect until the blocks tell: as if it had been seen in as many as _PRIOR_BLOCKS. Times of one release
 move together, for they share its replicas; errors do less."""
