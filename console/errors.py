@@ -61,6 +61,7 @@ TABLE: Final[Mapping[str, Shown]] = {
     "request_timeout": Shown(408, "Send the request again, faster."),
     "conflict": Shown(409, "Load the current state and decide again."),
     "replica_not_ready": Shown(409, "Wait until the replica is ready, then repeat."),
+    "no_stable_replica": Shown(409, "Start a replica of the stable release, then repeat."),
     "engine_is_simulated": Shown(409, "Choose a replica of a real engine."),
     "profile_is_open": Shown(409, "Wait for the result of the profile that is under way."),
     "version_busy": Shown(409, "Wait until the version's files are read, then repeat."),

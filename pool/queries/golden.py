@@ -20,7 +20,7 @@ from pool.domain.golden import (
     stage_of,
 )
 from pool.domain.rollout import Judgement
-from pool.models import GoldenPrompt, GoldenRun, Replica, Rollout
+from pool.models import GoldenPrompt, GoldenRun, Model, Replica, Rollout
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,10 @@ class GoldenRunRow:
     outcomes: tuple[GoldenOutcome, ...]
     asked_at: datetime
     done_at: datetime | None
+
+
+def has_model(name: str) -> bool:
+    return Model.objects.filter(name=name).exists()
 
 
 def list_prompts(model: str, *, limit: int = 500, offset: int = 0) -> tuple[GoldenPromptRow, ...]:
