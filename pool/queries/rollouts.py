@@ -160,9 +160,12 @@ def _read_verdict(rollout: Rollout, now: datetime) -> tuple[Judgement, str, str]
     """An old verdict is none (FC-11)."""
     if rollout.verdict_at is None:
         return Judgement.NOT_YET, "", ""
-    if rollout.verdict_at < now - VERDICT_STALE:
-        return Judgement.NOT_YET, "the gates have not been read for over 30 s", ""
     verdict = rollout.verdict
+    # What was found worse, or beyond a limit (which gateways' beats tell without Redis), stays so.
+    is_bad = verdict.get("judgement") == Judgement.WORSE
+    if rollout.verdict_at < now - VERDICT_STALE and not is_bad:
+        text = "the gates have read no requests for over 30 s"
+        return Judgement.NOT_YET, text, str(verdict.get("broken_limit", ""))
     return (
         Judgement(verdict.get("judgement", Judgement.NOT_YET)),
         str(verdict.get("text", "")),

@@ -57,7 +57,7 @@ def judge(rollout: Rollout, now: datetime) -> Reading:
     judged = _add_blocks(running, rollout, now)
     reading = running.verdict.read()
     if counted or judged or rollout.verdict_at is None:
-        _store(rollout, running, reading, now)
+        _store(rollout, running, reading, now, is_new=judged or rollout.verdict_at is None)
     return reading
 
 
@@ -113,8 +113,11 @@ def _add_counters(running: _Running, rollout: Rollout) -> bool:
     return changed
 
 
-def _store(rollout: Rollout, running: _Running, reading: Reading, now: datetime) -> None:
-    rollout.evidence, rollout.verdict, rollout.verdict_at = running.to_json(), reading.as_json(), now
+def _store(rollout: Rollout, running: _Running, reading: Reading, now: datetime, *, is_new: bool) -> None:
+    """`verdict_at` is when requests were read last: counters of the gateways do not make an old comparison new."""
+    rollout.evidence, rollout.verdict = running.to_json(), reading.as_json()
+    if is_new:
+        rollout.verdict_at = now
     readings = [
         GateReading(
             rollout=rollout,
