@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -80,10 +81,7 @@ def test_an_alike_candidate_is_not_worse() -> None:
 def test_slower_tokens_are_worse_while_the_first_token_is_not_fc71() -> None:
     draw = random.Random(3)
     blocks = [
-        [
-            Sample(**{**_fields(one), "itl_s": (one.itl_s or 0) * (1.4 if one.candidate else 1.0)})
-            for one in make_samples(draw)
-        ]
+        [replace(one, itl_s=(one.itl_s or 0) * (1.4 if one.candidate else 1.0)) for one in make_samples(draw)]
         for _ in range(60)
     ]
 
@@ -93,10 +91,6 @@ def test_slower_tokens_are_worse_while_the_first_token_is_not_fc71() -> None:
     assert outcome_of(reading, "itl") is Judgement.WORSE
     assert outcome_of(reading, "ttft") is not Judgement.WORSE
     assert reading.text == "itl: worse than stable"
-
-
-def _fields(sample: Sample) -> dict[str, object]:
-    return {name: getattr(sample, name) for name in Sample.__dataclass_fields__}
 
 
 def test_errors_and_long_answers_are_worse_at_their_gates_fc70() -> None:
