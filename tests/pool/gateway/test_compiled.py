@@ -17,7 +17,8 @@ from pool.compiled import ROOT, STAMP, hash_sources
 PATCHES = "test_fc07_a_client_that_leaves_while_the_gateway_connects_costs_nothing"
 # Those that neither subclass nor patch what is compiled.
 FILES = (
-    "test_access.py", "test_answer_sharing.py", "test_edge_connections.py", "test_failures.py", "test_fc_02.py",
+    "test_access.py", "test_answer_sharing.py", "test_early_end.py", "test_edge_connections.py", "test_failures.py",
+    "test_fc_02.py", "test_fact.py", "test_tallies.py",
     "test_fc_05_06.py", "test_fc_07.py", "test_fc_14.py", "test_fc_15.py", "test_fc_35.py", "test_fc_36.py",
     "test_fc_43.py", "test_fc_45.py", "test_lanes_live.py", "test_relay.py", "test_server.py", "test_shadows.py",
     "test_streams.py",
