@@ -74,8 +74,8 @@ def record(target: Target, question: Question, *, limit_s: float = REQUEST_LIMIT
 
 
 def _score(target: Target, question: Question, plain: _Answer, limit_s: float) -> float | None:
-    """Mean over the tokens that the expected text adds to the prompt."""
-    messages = (*question.messages, ("assistant", question.expected))
+    """Mean over the tokens that the expected text adds to the prompt. Templates may trim it, so it is trimmed here."""
+    messages = (*question.messages, ("assistant", question.expected.strip()))
     scored = _complete(target, messages, limit_s, max_tokens=1, prompt_logprobs=0)
     if scored.logprobs is None or plain.prompt_tokens is None:
         return None
