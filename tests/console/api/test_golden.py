@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from pool.models import AuditEntry, GoldenPrompt, GoldenRun, Intent
+from pool.models import AuditEntry, GoldenPrompt, GoldenRun, Intent, Replica
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -89,7 +89,7 @@ def test_answers_are_recorded_from_stable_one_at_a_time(as_operator: APIClient) 
 
 def test_without_a_ready_stable_replica_nothing_is_recorded(as_operator: APIClient) -> None:
     as_operator.post(PATH, BODY | {"expected": ""})
-    factories.Replica.objects.update(phase="draining")
+    Replica.objects.update(phase="draining")
 
     answer = as_operator.post(RECORD)
 

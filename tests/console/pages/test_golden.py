@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from console.pages.golden import parse_conversation
-from pool.models import GoldenPrompt, GoldenRun, Rollout
+from pool.models import GoldenPrompt, GoldenRun, Model, Rollout
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -77,7 +77,7 @@ def test_a_broken_rule_stands_on_the_page_and_nothing_is_kept(operator_client: C
 
 
 def test_what_the_newest_run_found_is_shown_and_escaped(viewer_client: Client) -> None:
-    model = factories.Model.objects.get()
+    model = Model.objects.get()
     candidate = factories.make_release(model, number=2)
     rollout = Rollout.objects.create(
         id="ro1", model=model, candidate=candidate, stable=model.releases.get(number=1), base_plan=1, steps=[]
