@@ -12,6 +12,7 @@ from console.live.screens.overview import build_overview
 from console.live.screens.replica import build_replica, build_replicas
 from console.live.screens.replica_memory import build_replica_memory
 from console.live.screens.replica_profile import build_replica_profile
+from console.live.screens.rollout import build_rollout, build_rollouts
 from console.live.screens.rows import Tree
 from console.live.screens.traffic_control import build_traffic_control
 from pool.services.errors import not_found
@@ -26,6 +27,8 @@ SCREENS: Final[Mapping[str, Callable[[str], Tree]]] = {
     "memory": build_memory,
     "replicamemory": build_replica_memory,
     "replicaprofile": build_replica_profile,
+    "rollouts": build_rollouts,
+    "rollout": build_rollout,
     "control": build_traffic_control,
 }
 """Each takes the argument of the path (a name, an id, a filter; empty: none) and raises NotFound."""
