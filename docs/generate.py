@@ -49,6 +49,12 @@ def node_states() -> str:
     return _states(node, node.NodePhase, node.MOVES, first=node.NodePhase.READY)
 
 
+def rollout_states() -> str:
+    from pool.domain import rollout
+
+    return _states(rollout, rollout.Phase, rollout.MOVES, first=rollout.Phase.PLANNED)
+
+
 def start_codes() -> str:
     from pool.domain import start_errors
 
@@ -277,6 +283,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "replica-states": replica_states,
     "node-states": node_states,
+    "rollout-states": rollout_states,
     "start-codes": start_codes,
     "console-errors": console_errors,
     "gateway-errors": gateway_errors,
