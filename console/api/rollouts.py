@@ -63,7 +63,6 @@ class RolloutInput(serializers.Serializer[Any]):
         help_text="One lane after the other in this order, each with all steps; empty: all at once.",
     )
     replicas = serializers.IntegerField(min_value=1, max_value=512, required=False, allow_null=True)
-    accept_outage = serializers.BooleanField(default=False)
     comment = serializers.CharField(max_length=4000, default="", allow_blank=True)
 
 
@@ -217,6 +216,5 @@ def _wish(body: dict[str, Any]) -> RolloutWish:
         hold_s=body["hold_s"],
         lanes=tuple(body.get("lanes") or ()),
         replicas=body.get("replicas"),
-        accept_outage=body["accept_outage"],
         comment=body["comment"],
     )

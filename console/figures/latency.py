@@ -230,6 +230,9 @@ def _event_text(event: Event) -> str:
         "draining": _("replica %(subject)s draining"),
         "stopped": _("replica %(subject)s stopped"),
         "failed": _("replica %(subject)s failed"),
+        "alert": _("alert %(subject)s"),
+        "alert_closed": _("alert %(subject)s closed"),
+        "rollout": _("rollout %(subject)s"),
     }[event.kind] % {"subject": plain(event.subject)}
     return f"{what}<br>{plain(event.detail[:200])}" if event.detail else what
 

@@ -90,7 +90,8 @@ class Call:
 
     async def _feed(self) -> None:
         try:
-            piece = await asyncio.wait_for(self._reader.read(PIECE_BYTES), SILENCE_S)
+            async with asyncio.timeout(SILENCE_S):
+                piece = await self._reader.read(PIECE_BYTES)
             if not piece:
                 raise GatewayUnreachable("The gateway ended the connection before the answer was complete.")
             self._parser.feed_data(piece)
@@ -109,7 +110,8 @@ async def open_call(
     parts = urlsplit(gateway_url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 80
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_S)
+        async with asyncio.timeout(CONNECT_S):
+            reader, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as exc:
         raise GatewayUnreachable("No gateway answers. Is one started?") from exc
     try:
@@ -120,8 +122,9 @@ async def open_call(
         yield call
     finally:
         writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CONNECT_S):
+                await writer.wait_closed()
 
 
 def _request(

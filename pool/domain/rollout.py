@@ -189,6 +189,9 @@ class RollBack:
 Action = Wait | Enter | RollBack
 
 
+_WRONG_ANSWER = "A golden prompt is answered in another way."
+
+
 def decide(state: State, facts: Facts) -> Action:
     """The next action. What guards the weights comes first, whatever the phase."""
     danger = guard(state, facts)
@@ -208,9 +211,9 @@ def guard(state: State, facts: Facts) -> RollBack | None:
     if facts.broken_limit:
         return RollBack("limit_broken", facts.broken_limit)
     if facts.judgement is Judgement.WORSE:
-        return RollBack("worse", facts.judgement_text)
+        return RollBack("worse", facts.judgement_text or "A gate calls the candidate worse.")
     if facts.golden is Judgement.WORSE:
-        return RollBack("golden_prompts", facts.golden_text)
+        return RollBack("golden_prompts", facts.golden_text or _WRONG_ANSWER)
     return None
 
 
@@ -249,7 +252,7 @@ def _from_warming(state: State, facts: Facts) -> Action:
     if not facts.loaded:
         return Enter(Phase.PREPARING, "replica_lost", "A replica of the candidate has to load again.")
     if facts.golden is Judgement.WORSE:
-        return Enter(Phase.FAILED, "golden_prompts", facts.golden_text)
+        return Enter(Phase.FAILED, "golden_prompts", facts.golden_text or _WRONG_ANSWER)
     late = _late(state, facts)
     if not facts.ready:
         return late or Wait("the candidate's replicas warm up")
@@ -296,7 +299,7 @@ def _from_rolling_back(state: State, facts: Facts) -> Action:
         return RollBack("stable_grew", f"Stable carries {facts.stable_percent} % of its weight now.")
     if facts.given_back_percent < 100:
         return Wait(f"stable starts: it carries {facts.given_back_percent} % of its weight so far")
-    if not facts.acknowledged:
+    if not facts.acknowledged or facts.silent:
         if facts.now - state.entered_at >= ROLLBACK_WAIT and not facts.silent:
             return Enter(
                 Phase.FAILED, "not_acknowledged", "Gateways did not apply the rollback's plan in time."

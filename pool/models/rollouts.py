@@ -37,7 +37,6 @@ class Rollout(models.Model):
     """`[[lane, replicas]]` of the candidate that this rollout asks for."""
     scales_before = models.JSONField(default=list)
     """The same before it began: what an end without a promotion puts back."""
-    outage_accepted = models.BooleanField(default=False)
     promote_asked = models.BooleanField(default=False)
     entered_at = models.DateTimeField(default=timezone.now)
     deadline_at = models.DateTimeField(null=True)
@@ -55,8 +54,6 @@ class Rollout(models.Model):
     """The routing table with the plan that it wrote last: what gateways acknowledge."""
     streams = models.JSONField(default=dict)
     """At a rollback: `{"end_after_tokens": n}`, or empty to let running streams finish."""
-    fit = models.JSONField(default=dict)
-    diff = models.JSONField(default=dict)
     golden = models.JSONField(default=dict)
     verdict = models.JSONField(default=dict)
     """The newest reading of every gate, as pages show it."""

@@ -86,7 +86,7 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
     golden, golden_text = read_golden(rollout)
     requests, in_use = _count_requests(rollout, now)
     proof = load_proof(rollout, now)
-    silent = tuple(gateway.id for gateway in proof.gateways if gateway.silent and gateway.applied_at is None)
+    silent = tuple(gateway.id for gateway in proof.gateways if gateway.silent)
     return Facts(
         now=now,
         replicas_exist=len(replicas) >= wished,

@@ -6,36 +6,59 @@ candidate has weight, `run_pass` does everything else.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 
-from django.db import transaction
+from django.db import DatabaseError, InterfaceError, transaction
 
 from pool.domain.golden import stage_of
 from pool.domain.rollout import Phase, RollBack, decide, guard, has_weight
+from pool.models import Rollout
 from pool.queries.rollouts import list_active, load_facts, state_of
 from pool.services.golden import ask_golden
 from pool.services.rollout_moves import apply, ask_replicas
 from pool.services.rollouts import lock_rollout
 from pool.services.verdicts import judge
 
+logger = logging.getLogger(__name__)
+
 
 def run_pass(now: datetime) -> dict[str, object]:
-    """One action for each active rollout."""
-    moved = [rollout.pk for rollout in list_active() if advance(rollout.pk, now)]
+    """One action for each active rollout; one that fails holds no other up."""
+    moved = [rollout.pk for rollout in list_active() if _try(partial(advance, rollout.pk, now), rollout.pk)]
     return {"moved": moved} if moved else {}
 
 
 def run_guard(now: datetime) -> dict[str, object]:
     """Judges every candidate with weight; returns those that it took back."""
-    taken = []
-    for rollout in list_active():
-        if not has_weight(state_of(rollout)):
-            continue
-        judge(rollout, now)
-        danger = guard(state_of(rollout), load_facts(rollout, now))
-        if danger is not None and _act(rollout.pk, danger, now):
-            taken.append(rollout.pk)
+    taken = [rollout.pk for rollout in list_active() if _try(partial(_watch, rollout, now), rollout.pk)]
     return {"taken_back": taken} if taken else {}
+
+
+def _watch(rollout: Rollout, now: datetime) -> bool:
+    if not has_weight(state_of(rollout)):
+        return False
+    try:
+        judge(rollout, now)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        # What was found before still counts, and so do the golden prompts.
+        logger.exception("the gates of rollout %s could not be read", rollout.pk)
+        rollout.refresh_from_db()
+    danger = guard(state_of(rollout), load_facts(rollout, now))
+    return danger is not None and _act(rollout.pk, danger, now)
+
+
+def _try(work: Callable[[], bool], name: str) -> bool:
+    """Database errors end the pass: the next one begins anew."""
+    try:
+        return work()
+    except (DatabaseError, InterfaceError):
+        raise
+    except Exception:
+        logger.exception("rollout %s: a pass failed", name)
+        return False
 
 
 def advance(rollout_id: str, now: datetime) -> bool:

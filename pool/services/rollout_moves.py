@@ -124,8 +124,14 @@ def _enter(rollout: Rollout, action: Enter, *, now: datetime, actor: Actor = LOO
         if said:
             raise RuntimeError(f"rollout {rollout.pk} moved under its model's lock")
         return False
-    if action.phase in (Phase.ROLLED_BACK, Phase.FAILED):
+    if action.phase is Phase.ROLLED_BACK or (action.phase is Phase.FAILED and rollout.weighted_at is None):
+        # A rollback that could not be proven keeps the engines: somebody may still send there.
         _put_scales_back(rollout)
+    if actor is LOOP:
+        record(
+            actor, f"rollout.{action.phase}", subject=f"model/{rollout.model.name}", rollout=rollout.pk,
+            code=action.code, step=rollout.step, plan=rollout.plan,
+        )  # fmt: skip
     note(rollout, "phase", action.code, f"{action.phase}: {action.text} {said}", actor=actor.name, now=now)
     queue_rollout_notices(rollout, now=now)
     return True

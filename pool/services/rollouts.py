@@ -20,6 +20,7 @@ from pool.models import Model, Plan, Release, Replica, Rollout, Scale
 from pool.services import replicas
 from pool.services.audit import Actor, record
 from pool.services.errors import Conflict, Invalid, not_found
+from pool.services.notices import queue_rollout_notices
 from pool.services.plans import lock_model
 from pool.services.rollout_moves import note, take_back, update_if
 from pool.services.scales import make_id
@@ -41,7 +42,6 @@ class RolloutWish:
     hold_s: int = 1800
     lanes: tuple[str, ...] = ()
     replicas: int | None = None
-    accept_outage: bool = False
     comment: str = ""
 
 
@@ -104,6 +104,7 @@ def start_rollout(model_name: str, wish: RolloutWish, *, actor: Actor, now: date
             actor, "rollout.start", subject=f"model/{model.name}", rollout=rollout.pk,
             candidate=wish.candidate, stable=start.stable.number,
         )  # fmt: skip
+        queue_rollout_notices(rollout, now=now)
     return rollout
 
 
@@ -122,6 +123,7 @@ def pause(rollout_id: str, *, actor: Actor, now: datetime) -> tuple[Rollout, boo
             reason_code="paused", reason_text=f"Paused by {actor.name}.", next_action="an operator resumes it",
         )  # fmt: skip
         _log(rollout, "pause", f"Paused in '{phase}'; the weights stay.", actor=actor, now=now)
+        queue_rollout_notices(rollout, now=now)
     return rollout, True
 
 
@@ -138,6 +140,7 @@ def resume(rollout_id: str, *, actor: Actor, now: datetime) -> tuple[Rollout, bo
             reason_code="resumed", reason_text=f"Resumed by {actor.name}.",
         )  # fmt: skip
         _log(rollout, "resume", f"Goes on in '{phase}'; its clock begins anew.", actor=actor, now=now)
+        queue_rollout_notices(rollout, now=now)
     return rollout, True
 
 
@@ -257,7 +260,6 @@ def _create(start: Start, wish: RolloutWish, *, actor: Actor, now: datetime) -> 
         hold_s=wish.hold_s,
         scales=[list(scale) for scale in start.scales],
         scales_before=[list(scale) for scale in start.scales_before],
-        outage_accepted=wish.accept_outage,
         entered_at=now,
         deadline_at=deadline_of(Phase.PLANNED, wish.hold_s, now),
         next_action="the candidate's replicas are asked for",

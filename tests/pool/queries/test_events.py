@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from pool.models import Alert, Rollout, RolloutEvent
 from pool.queries.events import list_events
 from tests import factories
 from tests.factories import T0
@@ -55,3 +56,30 @@ def test_of_too_many_events_the_newest_are_kept_and_the_others_counted() -> None
     found = list_events("smollm2", start=T0, end=T0 + 10 * MINUTE, limit=2)
 
     assert ([event.subject for event in found.events], found.omitted) == (["4", "5"], 3)
+
+
+def test_alerts_and_rollouts_stand_on_the_same_axis() -> None:
+    model = factories.make_model("smollm2")
+    stable, candidate = (factories.make_release(model, number=number) for number in (1, 2))
+    Alert.objects.create(
+        source="slo", rule="ttft", subject="short ttft", model="smollm2", lane="short", level="red", peak="red",
+        opened_at=T0, level_since=T0, closed_at=T0 + 2 * MINUTE, seen_at=T0,
+    )  # fmt: skip
+    rollout = Rollout.objects.create(
+        id="oabc", model=model, candidate=candidate, stable=stable, base_plan=1, steps=[]
+    )
+    RolloutEvent.objects.create(
+        rollout=rollout, at=T0 + MINUTE, kind="guard", code="worse", text="taken back"
+    )
+    RolloutEvent.objects.create(
+        rollout=rollout, at=T0 + MINUTE, kind="operator", code="pause", text="not here"
+    )
+
+    found = list_events("smollm2", start=T0, end=T0 + 5 * MINUTE)
+
+    assert [(event.kind, event.subject) for event in found.events] == [
+        ("alert", "ttft"),
+        ("rollout", "oabc"),
+        ("alert_closed", "ttft"),
+    ]
+    assert found.omitted == 0

@@ -14,12 +14,14 @@ from pool.domain.rollout import Phase, Step
 from pool.models import (
     AuditEntry,
     GatewayInstance,
+    Notice,
     Plan,
     Replica,
     Rollout,
     RolloutEvent,
     RoutingState,
     Scale,
+    Webhook,
 )
 from pool.queries.rollouts import load_proof
 from pool.reconcilers import rollouts as loop
@@ -29,7 +31,7 @@ from pool.services.catalog import set_scale
 from pool.services.errors import Conflict, Invalid
 from pool.services.plans import PlanWish, set_plan
 from pool.services.rollback import roll_back_model
-from pool.services.rollouts import RolloutWish, pause, promote, resume, roll_back, start_rollout
+from pool.services.rollouts import RolloutWish, fence, pause, promote, resume, roll_back, start_rollout
 from pool.telemetry.store import add_cells
 from tests.factories import (
     T0,
@@ -356,3 +358,58 @@ def _kill(*args: object, **kwargs: object) -> None:
 def _stored() -> tuple[str, int, int, datetime]:
     rollout = Rollout.objects.get()
     return rollout.phase, rollout.step, Plan.objects.count(), rollout.entered_at
+
+
+def test_one_rollout_that_cannot_be_read_holds_no_other_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.to_first_step()
+    world.judge("worse", text="ttft")
+
+    def judge(rollout: Rollout, now: datetime) -> None:
+        raise ValueError("unreadable")
+
+    monkeypatch.setattr(loop, "judge", judge)
+
+    loop.run_guard(world.now)
+
+    assert world.rollout.phase == Phase.ROLLING_BACK
+    assert "could not be read" in caplog.text
+
+
+def test_every_change_of_phase_is_told_to_webhooks_and_audited(world: World) -> None:
+    Webhook.objects.create(name="pager", url="https://example.org/")
+    world.to_first_step()
+    pause(world.rollout.pk, actor=OLGA, now=world.now)
+    resume(world.rollout.pk, actor=OLGA, now=world.now)
+
+    told = [notice.body["phase"] for notice in Notice.objects.order_by("id")]
+    assert told == ["planned", "preparing", "warming", "stepping", "paused", "stepping"]
+    assert AuditEntry.objects.filter(action="rollout.stepping", source="loop").count() == 1
+
+
+def test_a_gateway_that_fell_silent_after_it_applied_the_plan_is_named(world: World) -> None:
+    world.to_first_step()
+    roll_back(world.rollout.pk, actor=OLGA, now=world.now)
+    world.acknowledge()
+    world.now += timedelta(seconds=10)
+
+    loop.run_pass(world.now)
+
+    assert world.rollout.phase == Phase.ROLLING_BACK
+    assert "gw-1 is silent" in world.rollout.next_action
+
+
+def test_fencing_stops_the_candidates_engines_and_only_while_it_goes_back(world: World) -> None:
+    world.to_first_step()
+    with pytest.raises(Conflict, match="while a rollback runs"):
+        fence(world.rollout.pk, actor=OLGA, now=world.now)
+    roll_back(world.rollout.pk, actor=OLGA, now=world.now)
+
+    _, changed = fence(world.rollout.pk, actor=OLGA, now=world.now)
+    _, again = fence(world.rollout.pk, actor=OLGA, now=world.now)
+
+    candidate = Replica.objects.get(pk="candidate-1")
+    assert (changed, again) == (True, False)
+    assert (candidate.wish, candidate.phase, candidate.stop_forced) == ("stop", "draining", True)
+    assert Replica.objects.get(pk="stable-1").phase == "ready"
