@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from rest_framework.response import Response
 
 from console.access import Right
 from console.api.documentation import LIMIT, OFFSET, describe_post, describe_read
-from console.api.shapes import page_of, shape_of
+from console.api.shapes import page_of, shape_of, to_json
 from console.api.views import PoolView, answer_one, created, done, once, present
 from pool.domain.rollout import Step
 from pool.models import Rollout
@@ -64,6 +65,31 @@ class RolloutInput(serializers.Serializer[Any]):
     )
     replicas = serializers.IntegerField(min_value=1, max_value=512, required=False, allow_null=True)
     comment = serializers.CharField(max_length=4000, default="", allow_blank=True)
+    dry_run = serializers.BooleanField(
+        default=False, help_text="Tells what a start would do, and starts nothing."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """What is not known is refused: a start that leaves out a wish does something else than was asked for."""
+        unknown = sorted(set(self.initial_data) - set(self.fields))
+        if unknown:
+            raise serializers.ValidationError(dict.fromkeys(unknown, "There is no such field."))
+        return attrs
+
+
+@dataclass(frozen=True)
+class RolloutPreview:
+    """`replicas`: of the candidate by lane ("" = all lanes), as the start would ask for them."""
+
+    dry_run: bool
+    model: str
+    candidate: int
+    stable: int
+    base_plan: int
+    steps: tuple[dict[str, int], ...]
+    lanes: tuple[str, ...]
+    replicas: dict[str, int]
+    hold_s: int
 
 
 class StreamsInput(serializers.Serializer[Any]):
@@ -90,11 +116,15 @@ class RolloutList(PoolView):
         request=RolloutInput,
         status=201,
         operation_id="start_rollout",
-        description="One at a time per model. Nothing is sent to the candidate before all of its replicas are warm.",
+        description="One at a time per model. Nothing is sent to the candidate before all of its replicas are warm. "
+        "With `dry_run` the answer is 200 with what a start would do: `{dry_run, model, candidate, stable, base_plan, "
+        "steps, lanes, replicas, hold_s}`.",
     )
     @once()
     def post(self, request: Request, *, model: str) -> Answer:
         body = self.read_body(RolloutInput)
+        if body["dry_run"]:
+            return Answer(200, to_json(_preview(model, _wish(body))))
         found = rollouts.start_rollout(model, _wish(body), actor=self.actor(), now=timezone.now())
         return created(rollout_row(found))
 
@@ -203,6 +233,24 @@ class RolloutFence(_Action):
     @once()
     def post(self, request: Request, *, rollout_id: str) -> Answer:
         return self.act(rollout_id, lambda name, actor, now: rollouts.fence(name, actor=actor, now=now))
+
+
+def _preview(model: str, wish: RolloutWish) -> RolloutPreview:
+    start = rollouts.preview_rollout(model, wish)
+    return RolloutPreview(
+        dry_run=True,
+        model=model,
+        candidate=start.candidate.number,
+        stable=start.stable.number,
+        base_plan=start.base.number,
+        steps=tuple(
+            {"weight": step.weight, "soak_s": step.soak_s, "min_requests": step.min_requests}
+            for step in wish.steps
+        ),
+        lanes=wish.lanes,
+        replicas=dict(start.scales),
+        hold_s=wish.hold_s,
+    )
 
 
 def _wish(body: dict[str, Any]) -> RolloutWish:

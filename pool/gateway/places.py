@@ -116,7 +116,7 @@ class Lane:
 
     def _rate_factor(self, now_s: float) -> float:
         age_s = max(1.0, now_s - self._started_at_s)
-        return exp((self._counted_at_s - now_s) / _RATE_S) / (_RATE_S * (1.0 - exp(-age_s / _RATE_S)))
+        return exp(min(0.0, self._counted_at_s - now_s) / _RATE_S) / (_RATE_S * (1.0 - exp(-age_s / _RATE_S)))
 
 
 class Place:

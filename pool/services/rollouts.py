@@ -86,6 +86,12 @@ def plan_start(model: Model, wish: RolloutWish) -> Start:
     return Start(model, candidate, stable, base, _spread_over_lanes(wish), scales, before)
 
 
+def preview_rollout(model_name: str, wish: RolloutWish) -> Start:
+    """What `start_rollout` would do, or why it would refuse. Writes nothing."""
+    with transaction.atomic():
+        return plan_start(lock_model(model_name), wish)
+
+
 def start_rollout(model_name: str, wish: RolloutWish, *, actor: Actor, now: datetime) -> Rollout:
     with transaction.atomic():
         model = lock_model(model_name)

@@ -70,6 +70,7 @@ def test_a_rollout_is_started_listed_and_read(as_operator: APIClient, model: Mod
         ({"steps": [{"weight": 101}]}, "100"),
         ({"lanes": ["nowhere"]}, "nowhere"),
         ({"gates": {"beauty": {}}}, "beauty"),
+        ({"accept_outage": True}, "no such field"),
     ],
 )
 def test_bad_input_is_refused_and_makes_nothing(
@@ -80,6 +81,51 @@ def test_bad_input_is_refused_and_makes_nothing(
     assert answer.status_code in (400, 404, 422)
     assert words in answer.content.decode()
     assert not Rollout.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_dry_run_tells_what_a_start_would_do_and_starts_nothing(
+    as_operator: APIClient, model: Model
+) -> None:
+    answer = start(as_operator, dry_run=True)
+
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "dry_run": True,
+        "model": "smollm2",
+        "candidate": 2,
+        "stable": 1,
+        "base_plan": 1,
+        "steps": START["steps"],
+        "lanes": [],
+        "replicas": {"": 1},
+        "hold_s": 60,
+    }
+    assert start(as_operator, dry_run=True, candidate=1).status_code == 400
+    assert not Rollout.objects.exists()
+    assert not RolloutEvent.objects.exists()
+
+
+@pytest.mark.django_db
+def test_before_the_first_weight_a_rollback_aborts(as_operator: APIClient, model: Model) -> None:
+    made = start(as_operator).json()
+
+    answer = as_operator.post(f"{V1}/rollouts/{made['id']}/rollback/", {}, format="json")
+
+    assert (answer.json()["phase"], answer.json()["rollback_plan"]) == ("rolled_back", None)
+    assert Plan.objects.count() == 1
+
+
+@pytest.mark.django_db
+def test_a_repeated_start_with_its_key_is_the_first_one(as_operator: APIClient, model: Model) -> None:
+    path = f"{V1}/models/smollm2/rollouts/"
+
+    answers = [
+        as_operator.post(path, START, format="json", headers={"Idempotency-Key": "k"}) for _ in range(2)
+    ]
+
+    assert answers[0].json() == answers[1].json()
+    assert Rollout.objects.count() == 1
 
 
 @pytest.mark.django_db

@@ -36,7 +36,7 @@ async def test_the_stages_fill_the_time_from_end_to_end(rig: Rig, stream: bool) 
     fact = await ask_one(rig, stream=stream)
 
     assert sum_stages(fact) == pytest.approx(fact["e2e_s"], abs=1e-6)
-    assert fact["first_byte_s"] >= 0.02
+    assert fact["first_byte_s"] >= 0.019  # a sleep of 20 ms, by clocks that round
     assert (fact["ttft_s"] is not None) is stream
     assert fact["stream_s"] == 0.0
 
