@@ -325,11 +325,15 @@ TRANSITIONS: list[Callable[[World], object]] = [
 ]
 
 
+WITH_A_PLAN = (2, 3, 4)
+
+
 @pytest.mark.parametrize("killed_at", range(len(TRANSITIONS)))
 @pytest.mark.parametrize("where", ["put_in_force", "note", "queue_rollout_notices", "update_if"])
 def test_a_control_process_killed_anywhere_gives_the_same_end(
     world: World, monkeypatch: pytest.MonkeyPatch, killed_at: int, where: str
 ) -> None:
+    killed = False
     world.start()
     world.make_candidate()
     for number, transition in enumerate(TRANSITIONS):
@@ -340,11 +344,13 @@ def test_a_control_process_killed_anywhere_gives_the_same_end(
                 try:
                     transition(world)
                 except Killed:
+                    killed = True
                     assert _stored() == before
         transition(world)
         world.send()
 
     world.advance()
+    assert killed == (where != "put_in_force" or killed_at in WITH_A_PLAN)
     assert world.rollout.phase == Phase.PROMOTED
     assert weights() == {"1": 0, "2": 100}
     assert Plan.objects.count() == 4
