@@ -1,0 +1,165 @@
+"""Pages of rollouts: who may, what is escaped, that buttons tell their consequence, and that a form loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from pool.models import AuditEntry, Plan, Rollout, RolloutEvent
+from tests import factories
+from tests.browser.seed_rollouts import MODEL, seed_rollouts
+
+pytestmark = pytest.mark.django_db
+SignIn = Callable[[User], Client]
+NEW = f"/models/{MODEL}/rollouts/new/"
+ACTIONS = ("pause", "resume", "promote", "rollback", "fence")
+
+
+@pytest.fixture
+def viewer_client(viewer: User, sign_in: SignIn) -> Client:
+    return sign_in(viewer)
+
+
+@pytest.fixture
+def operator_client(operator: User, sign_in: SignIn) -> Client:
+    return sign_in(operator)
+
+
+@pytest.fixture
+def running(routing_state: None) -> Rollout:
+    return seed_rollouts()[0]
+
+
+@pytest.fixture
+def idle(running: Rollout) -> Rollout:
+    """The model's rollout has ended: another may begin."""
+    Rollout.objects.filter(pk=running.pk).update(phase="rolled_back", ended_at=factories.T0)
+    return running
+
+
+def text_of(client: Client, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, (path, answer.status_code)
+    return answer.content.decode()
+
+
+def test_a_viewer_reads_every_page_and_no_button(viewer_client: Client, running: Rollout) -> None:
+    page = text_of(viewer_client, f"/rollouts/{running.pk}/")
+    rows = text_of(viewer_client, f"/models/{MODEL}/rollouts/")
+
+    assert "step 2 of 4" in page
+    assert "dialog-back" not in page
+    assert running.pk in rows
+    assert NEW not in rows
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_a_viewer_does_nothing_to_a_rollout(viewer_client: Client, running: Rollout, action: str) -> None:
+    before = AuditEntry.objects.count()
+
+    assert viewer_client.post(f"/rollouts/{running.pk}/{action}/").status_code == 403
+
+    running.refresh_from_db()
+    assert running.phase == "stepping"
+    assert AuditEntry.objects.count() == before
+
+
+def test_a_viewer_opens_no_start_form(viewer_client: Client, running: Rollout) -> None:
+    assert viewer_client.get(NEW).status_code == 403
+    assert viewer_client.post(NEW).status_code == 403
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_action_is_a_post_with_a_token_on_a_rollout_that_exists(
+    operator: User, operator_client: Client, running: Rollout, action: str
+) -> None:
+    careless = Client(enforce_csrf_checks=True)
+    careless.force_login(operator, backend="django.contrib.auth.backends.ModelBackend")
+
+    assert operator_client.get(f"/rollouts/{running.pk}/{action}/").status_code == 405
+    assert careless.post(f"/rollouts/{running.pk}/{action}/").status_code == 403
+    assert operator_client.post(f"/rollouts/nobody/{action}/").status_code == 404
+
+
+def test_what_others_wrote_is_escaped(operator_client: Client, running: Rollout) -> None:
+    hostile = "<script>alert(1)</script>"
+    Rollout.objects.filter(pk=running.pk).update(
+        reason_text=hostile,
+        next_action=hostile,
+        created_by=hostile,
+        verdict=running.verdict | {"text": hostile},
+    )
+    RolloutEvent.objects.create(rollout=running, kind="operator", text=hostile, actor=hostile)
+
+    for path in (f"/rollouts/{running.pk}/", f"/models/{MODEL}/rollouts/"):
+        page = text_of(operator_client, path)
+        assert hostile not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
+def test_the_confirmation_names_the_model_and_what_will_happen(
+    operator_client: Client, running: Rollout
+) -> None:
+    page = text_of(operator_client, f"/rollouts/{running.pk}/")
+
+    assert f"Take the rollout of {MODEL} back?" in page
+    assert f"Plan 1 of {MODEL} comes back in force: release 2 gets 0 %." in page
+    assert f"Give the candidate all traffic of {MODEL}?" in page
+
+
+def test_one_click_takes_the_rollout_back_and_a_second_changes_nothing(
+    operator_client: Client, running: Rollout
+) -> None:
+    path = f"/rollouts/{running.pk}/rollback/"
+
+    first = operator_client.post(path, {"end_after_tokens": "64"}, follow=True)
+    second = operator_client.post(path, follow=True)
+
+    running.refresh_from_db()
+    assert (running.phase, running.streams) == ("rolling_back", {"end_after_tokens": 64})
+    assert "rolling back" in first.content.decode()
+    assert "Nothing was changed." in second.content.decode()
+    assert Plan.objects.filter(model=running.model, rollback_of=1).count() == 1
+
+
+@pytest.mark.parametrize("typed", ["-1", "many", "9" * 12, "100001"])
+def test_a_wrong_number_of_tokens_takes_nothing_back(
+    operator_client: Client, running: Rollout, typed: str
+) -> None:
+    answer = operator_client.post(
+        f"/rollouts/{running.pk}/rollback/", {"end_after_tokens": typed}, follow=True
+    )
+
+    running.refresh_from_db()
+    assert running.phase == "stepping"
+    assert 'data-state="bad"' in answer.content.decode()
+
+
+def test_a_start_that_is_refused_keeps_all_that_was_typed(operator_client: Client, idle: Rollout) -> None:
+    typed: dict[str, Any] = {
+        "candidate": "3", "steps": "50 10 5\n20 10 5", "hold_min": "7", "comment": "A careful <try>",
+    }  # fmt: skip
+
+    answer = operator_client.post(NEW, typed)
+
+    page = answer.content.decode()
+    assert answer.status_code == 422
+    assert "50 10 5\n20 10 5" in page
+    assert "A careful &lt;try&gt;" in page
+    assert 'value="7"' in page
+    assert "larger than the one before" in page
+    assert Rollout.objects.filter(model__name=MODEL).count() == 1
+
+
+def test_without_a_rollout_the_list_says_what_one_is(viewer_client: Client, routing_state: None) -> None:
+    factories.make_pool()
+
+    page = text_of(viewer_client, "/models/model-0/rollouts/")
+
+    assert "No rollout yet" in page
+    assert viewer_client.get("/models/nobody/rollouts/").status_code == 404
+    assert viewer_client.get("/rollouts/nobody/").status_code == 404
