@@ -44,6 +44,7 @@ _RULES: Final = {
     "prefix_misses": gettext_noop("Prefixes miss the cache in a hot lane"),
     "long_share": gettext_noop("Long requests crowd out short ones"),
     "reduced_capacity": gettext_noop("Replicas that served are missing"),
+    "nodes_silent": gettext_noop("Half of the nodes are silent: nothing is moved"),
     "busy_and_late": gettext_noop("The device is busy and the answers are late"),
 }
 _ADVICE: Final = {
@@ -81,6 +82,9 @@ _ADVICE: Final = {
     ),
     "long_share": gettext_noop("Give long requests replicas of their own, or add one."),
     "reduced_capacity": gettext_noop("See the replicas' reasons; the rest serves with less."),
+    "nodes_silent": gettext_noop(
+        "When so many vanish together, look at the network and the database first. Engines are left alone."
+    ),
     "busy_and_late": gettext_noop(
         "Busy alone is healthy under continuous batching; with late answers it is too much."
     ),

@@ -34,7 +34,7 @@ class InvalidRule(PoolError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`subject`: what each alert of it is about: `lane`, `model`, `replica` or `device`."""
+    """`subject`: what each alert of it is about: `lane`, `model`, `replica`, `device` or `pool`."""
 
     name: str
     subject: str
@@ -75,13 +75,14 @@ RULES: Final[Mapping[str, Rule]] = {
              steps={Level.ORANGE: (Step.SCALE_OUT,)}),
         Rule("reduced_capacity", "model", "replicas",
              Limits({Level.YELLOW: 1.0}, exit_below_ratio=0.5, enter_hold=_hold(180), exit_hold=_hold(5))),
+        Rule("nodes_silent", "pool", "ratio", Limits({Level.ORANGE: 0.5}, enter_hold=_hold(15), exit_hold=_hold(15))),
         Rule("busy_and_late", "device", "ratio", Limits({Level.ORANGE: 0.95}),
              steps={Level.ORANGE: (Step.ADMISSION_RATIO,)}),
     )
 }  # fmt: skip
 """`foreign_memory`: of the device's total. `prefix_misses`: tokens that a lane with prefix caching had to compute, so
 over 15 % is a hit ratio under 85 %. `long_share`: requests over 8,192 prompt tokens; over 20 % is a reason to add
-replicas. `busy_and_late`: use of the device over 30 s, read as 0 unless a lane on it is over its TTFT target."""
+replicas. `nodes_silent`: from here on nothing of a lost node is started elsewhere (FC-21). `busy_and_late`: use of the device over 30 s, read as 0 unless a lane on it is over its TTFT target."""
 
 
 def read_rule(rule: Rule, stored: Mapping[str, Any]) -> Rule:

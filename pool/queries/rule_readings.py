@@ -24,7 +24,7 @@ from pool.domain.resource_rules import (
     read_rule,
     read_share,
 )
-from pool.models import PhaseChange, PlanInForce, Replica, RuleChange
+from pool.models import NodeLease, PhaseChange, PlanInForce, Replica, RuleChange
 from pool.queries.cells import CellFilter, find_series, list_stage
 from pool.queries.gauges import find_subjects, list_gauge_cells, sum_counters
 
@@ -131,6 +131,16 @@ def list_capacity_signals(rules: Mapping[str, Rule], now: datetime) -> list[Sign
         _signal(rule, model, Reading(float(count), 1), now, Subject("model", "", model=model))
         for model, count in missing.items()
     ]
+
+
+def list_node_signals(rules: Mapping[str, Rule], now: datetime) -> list[Signal]:
+    """The share of nodes whose lease is over. 1 query; none without a node."""
+    rule = rules.get("nodes_silent")
+    leases = list(NodeLease.objects.values_list("until", flat=True)) if rule else []
+    if rule is None or not leases:
+        return []
+    share = sum(until <= now for until in leases) / len(leases)
+    return [_signal(rule, "nodes", Reading(share, len(leases)), now, Subject("pool", "nodes"))]
 
 
 def list_golden_signals(rules: Mapping[str, Rule], now: datetime) -> list[Signal]:

@@ -19,6 +19,7 @@ from pool.queries.rule_readings import (
     list_capacity_signals,
     list_device_signals,
     list_golden_signals,
+    list_node_signals,
     list_prefix_signals,
     list_ready_replicas,
     list_replica_signals,
@@ -92,6 +93,7 @@ class SloPass:
             *list_replica_signals(rules, now),
             *list_device_signals(rules, late, now),
             *list_capacity_signals(rules, now),
+            *list_node_signals(rules, now),
             *self._long_signals(rules, now),
             *self.golden,
         ]
@@ -177,7 +179,9 @@ def split_missing(
         source, name, subject = key.split(" ", 2)
         rule = rules.get(name)
         ended = (
-            rule is None or rule.subject == "model" or (rule.subject == "replica" and subject not in ready)
+            rule is None
+            or rule.subject in ("model", "pool")
+            or (rule.subject == "replica" and subject not in ready)
         )
         if source == "slo" or rule is None or ended:
             gone.append(key)

@@ -2,9 +2,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pool.models import GatewayInstance, Node, NodeLease
-from pool.reconcilers.nodes import run_pass
-from tests.pool.services.world import NOW, make_node
+from pool.models import AuditEntry, GatewayInstance, Node, NodeLease, Replica
+from pool.reconcilers.loop import monotonic_watch
+from pool.reconcilers.nodes import make_pass, run_pass
+from tests.pool.services.world import NOW, make_node, make_world
 
 pytestmark = pytest.mark.django_db
 LONG = timedelta(hours=1)
@@ -96,3 +97,58 @@ def test_a_queue_that_takes_no_probe_is_said_to_be_stalled_fc46() -> None:
     NodeLease.objects.update(probe_seen_at=NOW)
     run_pass(NOW, watching_for=LONG)
     assert Node.objects.get().reason_code == ""
+
+
+def test_a_control_plane_that_stood_still_for_three_minutes_moves_no_engine_fc21(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s = 1000.0
+    monkeypatch.setattr("pool.reconcilers.loop.time.monotonic", lambda: clock_s)
+    make_world(replicas=3)
+    make_pool(9)
+    work, now = make_pass(monotonic_watch()), NOW
+    before = list(Replica.objects.order_by("pk").values_list("pk", "generation", "phase", "node_id"))
+    for _ in range(70):
+        clock_s, now = clock_s + 1, now + timedelta(seconds=1)
+        NodeLease.objects.update(until=now + timedelta(seconds=10))
+        work(now)
+
+    # Renewals waited behind it all the while, and come one after the other: six of ten are late.
+    clock_s, now = clock_s + 180, now + timedelta(minutes=3)
+    late = list(Node.objects.order_by("name")[:6])
+    NodeLease.objects.exclude(node__in=late).update(until=now + timedelta(seconds=10))
+    make_gateway(now, **{node.name: 600.0 for node in late})
+    frozen = [work(now)["frozen"], work(now)["frozen"]][-1]
+    clock_s, now = clock_s + 1, now + timedelta(seconds=1)
+    told = set(Node.objects.filter(pk__in=[node.pk for node in late]).values_list("phase", "reason_code"))
+    NodeLease.objects.update(until=now + timedelta(seconds=10))
+    work(now)
+
+    assert set(frozen) == {node.name for node in late}  # type: ignore[call-overload]
+    assert told == {("unreachable", "too_many_missing")}
+    assert set(Node.objects.values_list("phase", flat=True)) == {"ready"}
+    assert list(Replica.objects.order_by("pk").values_list("pk", "generation", "phase", "node_id")) == before
+    assert not AuditEntry.objects.filter(action="node.replaced").exists()
+
+
+def test_after_a_stall_not_even_a_single_silent_node_is_replaced_for_a_minute_fc21(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock_s = 1000.0
+    monkeypatch.setattr("pool.reconcilers.loop.time.monotonic", lambda: clock_s)
+    silent = make_pool(10)[0]
+    work, now = make_pass(monotonic_watch()), NOW
+    work(now)
+
+    phases = []
+    for step_s in (180, 1, *[1] * 58, 1, 1):
+        clock_s, now = clock_s + step_s, now + timedelta(seconds=step_s)
+        renew_others(silent, now)
+        GatewayInstance.objects.all().delete()
+        make_gateway(now, **{silent.name: 600.0})
+        work(now)
+        phases.append(Node.objects.values_list("phase", "reason_code").get(pk=silent.pk))
+
+    assert phases[1] == ("unreachable", "observer_was_blind")
+    assert set(phases[1:60]) == {("unreachable", "observer_was_blind")}
+    assert phases[-1] == ("replaced", "node_lost")

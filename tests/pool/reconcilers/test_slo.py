@@ -8,7 +8,7 @@ import pytest
 
 from pool.domain.alerting import Reading
 from pool.domain.gauges import GaugeCell, Subject
-from pool.models import Alert, AlertEvent, AlertWatch, AuditEntry, Restriction, Slo, SloSpan
+from pool.models import Alert, AlertEvent, AlertWatch, AuditEntry, Node, NodeLease, Restriction, Slo, SloSpan
 from pool.queries.slo_windows import RecentCells
 from pool.reconcilers.slo import SloPass, propose
 from pool.services import alerts, restrictions, slos
@@ -18,6 +18,7 @@ from tests.pool.reconcilers.slo_world import ACTOR, STEP, held, levels, live, ma
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
 
 
 def actions() -> list[str]:
@@ -229,9 +230,15 @@ def note_gauges(kind: str, name: str, at: Any, **values: float) -> None:
     add_gauges({(Subject(kind, name, "node-a", "smollm2", 1, ""), at): cell})
 
 
+def make_leased_node() -> Node:
+    node = make_node("node-a")
+    NodeLease.objects.update(until=T0 + HOUR)
+    return node
+
+
 def test_memory_of_an_engine_alerts_and_refuses_long_requests() -> None:
     slo = make_world()
-    make_replica(make_release(slo.model), id="r1", node=make_node("node-a"))
+    make_replica(make_release(slo.model), id="r1", node=make_leased_node())
     work, now = SloPass(), T0
     for _ in range(20):
         note_gauges("replica", "r1", now, inactive_split_bytes=3e9, reserved_bytes=1e10, kv_blocks=100,
@@ -247,7 +254,7 @@ def test_memory_of_an_engine_alerts_and_refuses_long_requests() -> None:
 
 def test_an_engine_that_falls_silent_is_not_a_healthy_one() -> None:
     slo = make_world()
-    replica = make_replica(make_release(slo.model), id="r1", node=make_node("node-a"))
+    replica = make_replica(make_release(slo.model), id="r1", node=make_leased_node())
     work, now = SloPass(), T0
     for _ in range(6):
         note_gauges("replica", "r1", now, kv_blocks=100, kv_used_blocks=90)
@@ -263,6 +270,28 @@ def test_an_engine_that_falls_silent_is_not_a_healthy_one() -> None:
     replica.phase = "stopped"
     replica.save()
     work(now + STEP)
+    assert levels() == []
+
+
+def test_an_alarm_tells_that_half_of_the_nodes_are_silent_fc21() -> None:
+    make_world()
+    for number in range(4):
+        node = make_node(f"node-{number}")
+        NodeLease.objects.filter(node=node).update(until=T0 + number * HOUR + 2 * STEP)
+    work, now = SloPass(), T0 + HOUR
+    for _ in range(2):
+        work(now := now + STEP)
+    quiet = levels()
+
+    for _ in range(2):
+        work(now := now + STEP)
+
+    assert (quiet, levels()) == ([], [("nodes_silent", "orange")])
+    assert Alert.objects.get().evidence["samples"] == 4
+    assert held() == []
+    NodeLease.objects.update(until=now + HOUR)
+    for _ in range(3):
+        work(now := now + STEP)
     assert levels() == []
 
 
