@@ -58,6 +58,7 @@ urlpatterns = [
     path("models/<str:name>/plan/preview/", traffic.preview, name="plan-preview"),
     path("models/<str:name>/rollouts/", rollouts.list_all, name="rollout-list"),
     path("models/<str:name>/rollouts/new/", rollouts.add, name="rollout-new"),
+    path("models/<str:name>/rollouts/preview/", rollouts.preview, name="rollout-preview"),
     path("rollouts/<str:rollout_id>/", rollouts.show, name="rollout"),
     path("rollouts/<str:rollout_id>/pause/", rollouts.pause, name="rollout-pause"),
     path("rollouts/<str:rollout_id>/resume/", rollouts.resume, name="rollout-resume"),

@@ -163,3 +163,70 @@ def test_without_a_rollout_the_list_says_what_one_is(viewer_client: Client, rout
     assert "No rollout yet" in page
     assert viewer_client.get("/models/nobody/rollouts/").status_code == 404
     assert viewer_client.get("/rollouts/nobody/").status_code == 404
+
+
+USUAL: dict[str, Any] = {"candidate": "3", "steps": "20 30 30\n50 30 30", "hold_min": "2", "comment": ""}
+
+
+def test_the_form_tells_what_a_start_would_do_before_it_is_asked(
+    operator_client: Client, idle: Rollout
+) -> None:
+    page = text_of(operator_client, f"{NEW}?candidate=3")
+
+    assert "Release 3 gets 1 replica." in page
+    assert "5 % of new requests for 5 min at least, and until it answered 200 requests" in page
+    assert f"All traffic of {MODEL} goes to release 3 for 30 min" in page
+    assert "puts plan 3 back: release 2: 25 %, release 1: 75 %." in page
+    assert Rollout.objects.filter(model=idle.model).count() == 1
+
+
+def test_a_preview_follows_what_is_typed_and_writes_nothing(operator_client: Client, idle: Rollout) -> None:
+    path = f"/models/{MODEL}/rollouts/preview/"
+    before = AuditEntry.objects.count()
+
+    typed = USUAL | {"replicas": "2", "lane_by_lane": "on", "ttft-dry_run": "on", "ttft-margin_ratio": "30"}
+    told = operator_client.post(path, typed).content.decode()
+    refused = operator_client.post(path, USUAL | {"errors-limit_ratio": "200"}).content.decode()
+
+    assert "Release 3 gets 2 replicas." in told
+    assert "short → mid → long" in told
+    assert "Only reported, never acted on: Time to the first token." in told
+    assert "Failed requests: Between 0.01 and 95 %." in refused
+    assert AuditEntry.objects.count() == before
+    assert Rollout.objects.filter(model=idle.model).count() == 1
+
+
+def test_a_viewer_sees_no_preview(viewer_client: Client, idle: Rollout) -> None:
+    assert viewer_client.post(f"/models/{MODEL}/rollouts/preview/", USUAL).status_code == 403
+
+
+def test_a_start_keeps_of_the_gates_what_differs_from_the_usual(
+    operator_client: Client, idle: Rollout
+) -> None:
+    typed = USUAL | {
+        "errors-margin_ratio": "25", "errors-margin_points": "20", "errors-limit_ratio": "",
+        "ttft-margin_ratio": "30", "ttft-limit_s": "1.5", "shape-margin_ratio": "", "shape-dry_run": "on",
+    }  # fmt: skip
+
+    answer = operator_client.post(NEW, typed)
+
+    started = Rollout.objects.exclude(pk=idle.pk).get(model=idle.model)
+    assert answer.status_code == 302
+    assert started.gates == {
+        "errors": {"margin_points": 0.2, "limit_ratio": None},
+        "ttft": {"margin_ratio": 0.3, "limit_s": 1.5},
+        "shape": {"dry_run": True},
+    }
+    assert (started.hold_s, started.scales) == (120, [["", 1]])
+
+
+def test_without_a_plan_or_a_free_release_the_form_says_what_is_missing(
+    operator_client: Client, routing_state: None
+) -> None:
+    model = factories.make_model("bare")
+    factories.make_release(model)
+
+    assert "No plan is in force" in text_of(operator_client, "/models/bare/rollouts/new/")
+
+    factories.make_plan(model, weights={"1": 100})
+    assert "No release is free to be rolled out" in text_of(operator_client, "/models/bare/rollouts/new/")
