@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from console.live.screens import tones
 from console.live.screens.figures import figure_rows, warm_up_rows
@@ -24,6 +26,16 @@ from pool.services.errors import not_found
 
 PHASES = ("pending", "starting", "loading", "warming", "ready", "draining", "stopped", "failed")
 LIST_LIMIT = 300
+_TOLD = {
+    "running": gettext_noop("running requests"),
+    "waiting": gettext_noop("waiting requests"),
+    "kv_usage_ratio": gettext_noop("KV in use"),
+    "generation_tokens": gettext_noop("output tokens"),
+    "prompt_tokens": gettext_noop("prompt tokens"),
+    "finished_requests": gettext_noop("finished requests"),
+    "cache_queries_tokens": gettext_noop("prefix look-ups"),
+    "cache_hits_tokens": gettext_noop("prefix hits"),
+}
 ADVICE_WORDS = 4
 """A stored reason ends with its advice, with figures in it; the last words tell that it is the same."""
 
@@ -77,6 +89,8 @@ def replica_tree(view: ReplicaView) -> Tree:
         "context": format_count(row.max_model_len),
         "running": format_count(_figure(row.load.get("running"))) if alive else UNKNOWN,
         "waiting": format_count(_figure(row.load.get("waiting"))) if alive else UNKNOWN,
+        "untold": untold_words(row.load) if alive else "",
+        "is_untold": alive and bool(untold_words(row.load)),
         "load_at": to_iso(row.load_measured.at),
         "load_stale": row.load_measured.state != "measured",
         "started_at": to_iso(row.started_at),
@@ -104,6 +118,11 @@ def advice_for(view: ReplicaView) -> str:
     advice = ADVICE[StartCode(row.reason)]
     ending = " ".join(advice.rstrip(".").split()[-ADVICE_WORDS:])
     return "" if ending in row.reason_text else advice
+
+
+def untold_words(load: Mapping[str, object]) -> str:
+    """What the engine's metrics do not tell, as after a change of their names (FC-28); empty before a first look."""
+    return ", ".join(_(word) for name, word in _TOLD.items() if name in load and load[name] is None)
 
 
 def _figure(value: object) -> float | None:
