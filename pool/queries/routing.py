@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from datetime import timedelta
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from pool.domain.gateway_settings import read_model_settings
@@ -45,12 +46,12 @@ def load_model_routes() -> tuple[ModelRoute, ...]:
     replicas, coming = _load_replicas()
     releases = _load_releases(replicas)
     restrictions = _load_restrictions()
-    endings = _load_endings()
+    endings = load_endings(Rollout.objects.all())
     return tuple(
         ModelRoute(
             name=model.name,
             lanes=tuple(lanes[model.pk]),
-            plan=_plan_route(plans[model.pk]) if model.pk in plans else None,
+            plan=plan_route(plans[model.pk]) if model.pk in plans else None,
             releases=tuple(releases[model.pk]),
             starting=coming[model.pk],
             settings=read_model_settings(model.gateway),
@@ -79,7 +80,7 @@ def load_key_routes() -> tuple[KeyRoute, ...]:
     )
 
 
-def _plan_route(plan: Plan) -> PlanRoute:
+def plan_route(plan: Plan) -> PlanRoute:
     return PlanRoute(
         number=plan.number,
         weights={int(release): percent for release, percent in plan.weights.items()},
@@ -126,12 +127,12 @@ def _load_restrictions() -> dict[int, list[RestrictionRoute]]:
     return routes
 
 
-def _load_endings() -> dict[int, dict[int, int]]:
-    """Where an operator wants that streams of a candidate that is taken back end soon. The wish stays for a while
-    after the rollback: a gateway that was cut off learns of it late."""
+def load_endings(rollouts: QuerySet[Rollout]) -> dict[int, dict[int, int]]:
+    """By model: release → tokens, where an operator wants that streams of a candidate that is taken back end soon. The
+    wish stays for a while after the rollback: a gateway that was cut off learns of it late."""
     endings: dict[int, dict[int, int]] = defaultdict(dict)
     oldest = timezone.now() - KEPT_AFTER_END
-    newest = Rollout.objects.order_by("model_id", "-created_at").distinct("model_id")
+    newest = rollouts.order_by("model_id", "-created_at").distinct("model_id")
     for row in newest.select_related("candidate"):
         tokens = row.streams.get("end_after_tokens")
         if row.phase not in ENDING_PHASES or (row.ended_at is not None and row.ended_at < oldest):

@@ -11,13 +11,26 @@ _MOVING = (Phase.STEPPING, Phase.HOLDING, Phase.ROLLING_BACK)
 
 def refuse_plan_beside(model: Model) -> None:
     """Raises Conflict while a rollout moves the model's weights: two hands on one split help nobody."""
+    moving = find_moving(model)
+    if moving is not None:
+        raise is_moved_by(moving, model)
+
+
+def find_moving(model: Model) -> Rollout | None:
+    """The rollout that sets the model's weights now."""
     active = Rollout.objects.filter(model=model, phase__in=ACTIVE).first()
-    if active is None or (active.phase not in _MOVING and active.resumes not in _MOVING):
-        return
-    raise Conflict(
-        f"Rollout {active.pk} of model '{model.name}' sets the weights now. Roll it back, or wait until it has ended, "
+    return active if active is not None and is_moving(active) else None
+
+
+def is_moving(active: Rollout) -> bool:
+    return active.phase in _MOVING or active.resumes in _MOVING
+
+
+def is_moved_by(moving: Rollout, model: Model) -> Conflict:
+    return Conflict(
+        f"Rollout {moving.pk} of model '{model.name}' sets the weights now. Roll it back, or wait until it has ended, "
         "before you put another plan in force.",
-        rollout=active.pk,
+        rollout=moving.pk,
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from django.db import transaction
 
-from pool.models import Model, Plan, PlanInForce, Release
+from pool.models import Model, Plan, PlanInForce, Release, Rollout
 from pool.services.audit import Actor, record
-from pool.services.beside_rollouts import refuse_plan_beside
+from pool.services.beside_rollouts import find_moving, is_moved_by, refuse_plan_beside
 from pool.services.errors import Conflict, Invalid, not_found
-from pool.services.routing import TableNumber, rebuild_table
+from pool.services.routing import TableNumber, put_plan_into_table
 
 MOST_PINS = 256
 LONGEST_LABEL = 63
@@ -56,24 +56,33 @@ def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Pl
     """
     with transaction.atomic():
         model = lock_model(model_name)
-        current = Plan.objects.filter(in_force__model=model).first()
-        if current is None:
-            raise Conflict(f"Model '{model.name}' has no plan in force, so there is nothing to take back.")
-        if to_plan is None and current.rollback_of is not None:
-            return current, False
-        refuse_plan_beside(model)
-        target = _rollback_target(model, current, to_plan)
-        wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
-        plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)
-        record(
-            actor,
-            "plan.rollback",
-            subject=f"model/{model.name}",
-            plan=plan.number,
-            from_plan=current.number,
-            to_plan=target.number,
-            table=table.version,
-        )
+        return roll_back_locked(model, to_plan=to_plan, actor=actor, beside=find_moving(model))
+
+
+def roll_back_locked(
+    model: Model, *, to_plan: int | None, actor: Actor, beside: Rollout | None
+) -> tuple[Plan, bool]:
+    """As `roll_back`, inside a transaction that holds the model's lock. `beside`: the rollout that moves its
+    weights."""
+    current = Plan.objects.filter(in_force__model=model).first()
+    if current is None:
+        raise Conflict(f"Model '{model.name}' has no plan in force, so there is nothing to take back.")
+    if to_plan is None and current.rollback_of is not None:
+        return current, False
+    if beside is not None:
+        raise is_moved_by(beside, model)
+    target = _rollback_target(model, current, to_plan)
+    wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
+    plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)
+    record(
+        actor,
+        "plan.rollback",
+        subject=f"model/{model.name}",
+        plan=plan.number,
+        from_plan=current.number,
+        to_plan=target.number,
+        table=table.version,
+    )
     return plan, True
 
 
@@ -188,5 +197,7 @@ def put_in_force(
         comment=wish.comment,
         created_by=actor.name,
     )
-    PlanInForce.objects.update_or_create(model=model, defaults={"plan": plan, "since": plan.created_at})
-    return plan, rebuild_table()
+    in_force = {"plan": plan, "since": plan.created_at}
+    if not PlanInForce.objects.filter(model=model).update(**in_force):
+        PlanInForce.objects.create(model=model, **in_force)
+    return plan, put_plan_into_table(model, plan)

@@ -6,12 +6,10 @@ from datetime import datetime
 
 from django.db import transaction
 
-from pool.domain.rollout import Phase
-from pool.models import Plan, Rollout
+from pool.models import Plan
 from pool.services import plans, rollouts
 from pool.services.audit import Actor
-
-_WEIGHTED = (Phase.STEPPING, Phase.HOLDING, Phase.ROLLING_BACK)
+from pool.services.beside_rollouts import is_moving
 
 
 def roll_back_model(
@@ -21,11 +19,8 @@ def roll_back_model(
     with transaction.atomic():
         model = plans.lock_model(model_name)
         active = rollouts.find_active(model)
-        if to_plan is None and active is not None and _is_weighted(active):
-            _, changed = rollouts.roll_back(active.pk, actor=actor, now=now)
+        moving = active if active is not None and is_moving(active) else None
+        if to_plan is None and moving is not None:
+            _, changed = rollouts.roll_back(moving.pk, actor=actor, now=now)
             return Plan.objects.get(in_force__model=model), changed
-        return plans.roll_back(model_name, to_plan=to_plan, actor=actor)
-
-
-def _is_weighted(rollout: Rollout) -> bool:
-    return rollout.phase in _WEIGHTED or (rollout.phase == Phase.PAUSED and rollout.resumes in _WEIGHTED)
+        return plans.roll_back_locked(model, to_plan=to_plan, actor=actor, beside=moving)

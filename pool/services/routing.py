@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from pool.domain.routing_table import RoutingTable, from_bytes, to_bytes
-from pool.models import RoutingState
-from pool.queries.routing import load_key_routes, load_model_routes
+from pool.domain.routing_table import KeyRoute, ModelRoute, RoutingTable, from_bytes, to_bytes
+from pool.models import Model, Plan, Rollout, RoutingState
+from pool.queries.routing import load_endings, load_key_routes, load_model_routes, plan_route
 from pool.services.delivery import Deliverer, Delivery
 
 
@@ -49,16 +49,31 @@ def create_routing_state(installation: str | None = None) -> RoutingState:
 def rebuild_table() -> TableNumber:
     """Call inside the transaction that changes routing, after the change. Equal contents keep the number."""
     state = RoutingState.objects.select_for_update().get(pk=1)
-    table = RoutingTable(
-        installation=state.installation,
-        epoch=state.epoch,
-        version=state.version + 1,
-        models=load_model_routes(),
-        keys=load_key_routes(),
-    )
     stored = from_bytes(bytes(state.body), settings.SECRET_KEY)
-    if (stored.models, stored.keys) == (table.models, table.keys):
+    return _store(state, stored, models=load_model_routes(), keys=load_key_routes())
+
+
+def put_plan_into_table(model: Model, plan: Plan) -> TableNumber:
+    """As `rebuild_table`, after a change of nothing but the plan in force: the rest of the table is what it was, so
+    that a rollback costs the same in a large pool as in a small one."""
+    state = RoutingState.objects.select_for_update().get(pk=1)
+    stored = from_bytes(bytes(state.body), settings.SECRET_KEY)
+    route = plan_route(plan)
+    old = next((one for one in stored.models if one.name == model.name), None)
+    if old is None or not set(route.weights) <= {release.number for release in old.releases}:
+        return _store(state, stored, models=load_model_routes(), keys=load_key_routes())
+    endings = load_endings(Rollout.objects.filter(model=model))[model.pk]
+    new = replace(old, plan=route, endings=endings)
+    models = tuple(new if one is old else one for one in stored.models)
+    return _store(state, stored, models=models, keys=stored.keys)
+
+
+def _store(
+    state: RoutingState, stored: RoutingTable, *, models: tuple[ModelRoute, ...], keys: tuple[KeyRoute, ...]
+) -> TableNumber:
+    if (stored.models, stored.keys) == (models, keys):
         return TableNumber(state.epoch, state.version)
+    table = RoutingTable(state.installation, state.epoch, state.version + 1, models, keys)
     body = to_bytes(table, settings.SECRET_KEY)
     RoutingState.objects.filter(pk=1).update(version=table.version, body=body, changed_at=timezone.now())
     delivery = Delivery(table.installation, table.epoch, table.version, body)

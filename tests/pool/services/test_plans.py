@@ -8,7 +8,7 @@ from pool.models import AuditEntry, Plan, PlanInForce
 from pool.services.audit import Actor
 from pool.services.errors import Conflict, Invalid, NotFound
 from pool.services.plans import PlanWish, roll_back, set_plan
-from pool.services.routing import current_delivery, find_newer_table
+from pool.services.routing import TableNumber, current_delivery, find_newer_table, rebuild_table
 from tests.pool.services.world import SECRET, make_world
 
 pytestmark = pytest.mark.django_db
@@ -182,4 +182,29 @@ def test_without_an_older_plan_there_is_nothing_to_go_back_to() -> None:
         roll_back(world.model.name, to_plan=None, actor=ACTOR)
     set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
     with pytest.raises(Conflict, match="no older plan"):
+        roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+
+def test_a_plan_that_is_put_into_the_table_leaves_what_a_rebuild_would_make() -> None:
+    world = make_world(releases=3)
+    for weights in ({1: 100}, {1: 50, 2: 50}, {3: 100}):
+        set_plan(world.model.name, PlanWish(weights, lanes={}, pins={"canary": 2}), actor=ACTOR)
+        written = current_delivery()
+
+        assert rebuild_table() == TableNumber(written.epoch, written.version)
+    roll_back(world.model.name, to_plan=None, actor=ACTOR)
+    route = stored_table().models[0]
+
+    rebuild_table()
+
+    assert route.plan == stored_table().models[0].plan
+    assert {one.number for one in route.releases} >= {1, 2}
+
+
+def test_a_rollback_reads_no_more_tables_in_a_larger_pool(django_assert_max_num_queries: Any) -> None:
+    world = make_world(releases=2)
+    set_plan(world.model.name, PlanWish({1: 100, 2: 0}), actor=ACTOR)
+    set_plan(world.model.name, PlanWish({1: 50, 2: 50}), actor=ACTOR)
+
+    with django_assert_max_num_queries(20):
         roll_back(world.model.name, to_plan=None, actor=ACTOR)
