@@ -8,26 +8,11 @@ from functools import cached_property
 
 from pool.domain.memory import Device, Unknown, predict_kv, weight_bytes_per_device
 from pool.domain.placement import Need, NoPlace, Placement, choose_place
-from pool.domain.profiles import ProfileConflicts, parse_settings
-from pool.domain.version_facts import CacheKind, ModelFacts, facts_from_json
 from pool.models import Replica
+from pool.queries.needs import find_need
 from pool.queries.placement import Inventory, load_inventory
 from pool.services.placing import place_replica
 from pool.services.replicas import Seen
-
-_NO_FACTS = ModelFacts(
-    architecture="unknown",
-    model_type="unknown",
-    layers=1,
-    heads=1,
-    kv_heads=1,
-    head_size=1,
-    hidden_size=1,
-    vocab_size=1,
-    cache_kind=CacheKind.UNKNOWN,
-    cache_unknown_reason="a simulated engine has no cache",
-)
-"""A simulated engine needs no weights, so its version may have no facts."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +50,9 @@ class Placing:
         return placed
 
     def _find(self, row: Replica) -> Answer:
-        release = row.release
-        kind = self.inventory.runtime_kind(release.runtime)
-        if kind is None:
-            return Answer(None, f"No node has a runtime '{release.runtime}'.")
-        if kind != "sim" and release.version.facts is None:
-            return Answer(None, f"The facts of version '{release.version.name}' are not known yet.")
-        use = release.profiles.select_related("profile").filter(lane__in=[row.lane, ""]).first()
-        if use is None:
-            return Answer(None, f"The release has no profile for lane '{row.lane}'.")
-        try:
-            settings = parse_settings(use.profile.settings)
-        except ProfileConflicts as exc:
-            return Answer(None, exc.message)
-        need = Need(
-            runtime=release.runtime,
-            device_kind="cuda" if self.inventory.device_kind(release.runtime) == "cuda" else "cpu",
-            settings=settings,
-            facts=facts_from_json(release.version.facts) if release.version.facts else _NO_FACTS,
-            simulated=kind == "sim",
-        )
+        need = find_need(self.inventory, row.release, row.lane)
+        if isinstance(need, str):
+            return Answer(None, need)
         found = choose_place(need, self.inventory.view_for(row))
         if isinstance(found, NoPlace):
             return Answer(None, found.reason)
