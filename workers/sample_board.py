@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 MOST_ENTRIES: Final = 20_000
 """About three hours of one node, and ten minutes of twenty: telemetry reads within a second."""
+MOST_BYTES: Final = 64 << 20
+"""A quarter of what the embedded server may hold: samples of a large node are 100 kB each."""
 KEPT_S: Final = 60
 """The newest states of replicas, after the last node that sends any."""
 MAP_KEPT_S: Final = 5
@@ -47,6 +49,7 @@ class SampleBoard:
         self._prefix = ""
         self._next_s = 0.0
         self._redis_ahead_ms = 0.0
+        self._usual_bytes = 0.0
 
     def send(
         self,
@@ -100,9 +103,11 @@ class SampleBoard:
         loads: Loads,
     ) -> frozenset[str]:
         pipeline = self._client.pipeline(transaction=False)
-        pipeline.xadd(
-            f"{self._prefix}samples", {"b": json.dumps(sample)}, maxlen=MOST_ENTRIES, approximate=True
-        )
+        content = json.dumps(sample)
+        self._usual_bytes += (len(content) - self._usual_bytes) / (16 if self._usual_bytes else 1)
+        # The stream counts entries, the memory bytes. Of several nodes the one with the largest samples decides.
+        length = int(min(MOST_ENTRIES, MOST_BYTES / self._usual_bytes))
+        pipeline.xadd(f"{self._prefix}samples", {"b": content}, maxlen=max(1, length), approximate=True)
         key, at_ms = f"{self._prefix}replicas", self.redis_ms()
         if loads:
             self._add_loads(pipeline, loads, at_ms)

@@ -243,6 +243,21 @@ def test_the_stream_is_bounded(client: redis.Redis, monkeypatch: pytest.MonkeyPa
     assert client.xlen(key_of("samples")) <= 200
 
 
+def test_the_stream_is_bounded_by_its_bytes_too(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.sample_board.MOST_BYTES", 1 << 20)
+    board = SampleBoard(settings.REDIS_URL)
+    large = {"node": "n1", "replicas": ["x" * 50_000]}
+
+    for _ in range(100):
+        assert board.send(large, {}, ()) is not None
+
+    stream = key_of("samples")
+    assert client.xlen(stream) * 50_000 <= 2 << 20
+    assert cast(int, client.memory_usage(stream)) < 4 << 20
+    assert board.send({"node": "n1", "replicas": []}, {}, ()) is not None
+    assert client.xlen(stream) > 1
+
+
 def test_requests_beyond_the_bound_are_counted(
     client: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
