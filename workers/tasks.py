@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from pool.services.retention import drop_old_rows_once
 from pool.services.wakeups import note_probe
+from pool.telemetry.dead_series import drop_dead_series
 from pool.telemetry.maintenance import keep_partitions
 from workers.wake import WAKE
 
@@ -31,3 +32,4 @@ def drop_old_rows_task(**_: object) -> None:
 @shared_task(name="keep_partitions", expires=600)  # type: ignore[untyped-decorator]
 def keep_partitions_task(**_: object) -> None:
     keep_partitions(timezone.now())
+    drop_dead_series(timezone.now())
