@@ -37,6 +37,13 @@ class Rollout(models.Model):
     """`[[lane, replicas]]` of the candidate that this rollout asks for."""
     scales_before = models.JSONField(default=list)
     """The same before it began: what an end without a promotion puts back."""
+    accept_outage = models.BooleanField(default=False)
+    """Whoever started it has accepted that stable stops serving while the candidate loads, where nothing else helps."""
+    fit = models.JSONField(default=dict)
+    """The fit report of its start (`pool/domain/fit_report.py`); empty: it began before there was one."""
+    swap = models.JSONField(default=dict)
+    """What stable gives up for room: `{replicas: [id], scales: [[lane, before, during]], is_full, made}`; empty:
+    nothing. `made`: it has been asked to."""
     promote_asked = models.BooleanField(default=False)
     entered_at = models.DateTimeField(default=timezone.now)
     deadline_at = models.DateTimeField(null=True)
