@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from bench._figures import print_figure, say
-from bench._verdict_sim import LANES, Blocks, Scenario, make_blocks
+from bench._verdict_sim import LANES, Scenario, make_blocks
 from pool.domain.gates import ALPHA, GATES, read_gates
 from pool.domain.rollout import Judgement
 from pool.domain.strata import BLOCK_S, Sample
@@ -33,6 +33,7 @@ USUAL = read_gates({})
 WORSE_BAR = math.log(len(GATES) / ALPHA)
 SLOW = Scenario(slow={"short": 1.2})
 POWER: Final = 0.9
+Curve = list[tuple[int, float]]
 _QUANTILES: Final = {"per_gate": 2.394, "single": 1.645}
 """Of the normal law, one-sided: at 0.05 ÷ 6, as a gate's own bar, and at 0.05."""
 
@@ -49,12 +50,12 @@ class Case:
 CASES: Final = {
     "same": Case(Scenario(), (1000, 12)),
     "mix": Case(Scenario(shift=True), (300, 8)),
-    "own_noise": Case(Scenario(own_noise=0.05), (100, 0)),
+    "own_noise": Case(Scenario(own_noise=0.05), (60, 0)),
     "slow": Case(SLOW, (200, 12)),
     "errors": Case(Scenario(errors=(0.005, 0.02)), (200, 8)),
-    "same_at_margin": Case(Scenario(), (100, 4), at_margin=True),
-    "slow_by_margin": Case(Scenario(slow_all=1.1), (200, 4), at_margin=True),
-    "slow_at_margin": Case(Scenario(slow={"short": 1.2}), (60, 0), at_margin=True),
+    "same_at_margin": Case(Scenario(), (60, 4), at_margin=True),
+    "slow_by_margin": Case(Scenario(slow_all=1.1), (100, 4), at_margin=True),
+    "slow_at_margin": Case(Scenario(slow={"short": 1.2}), (40, 0), at_margin=True),
     "idle": Case(Scenario(per_s=0.0), (2, 2)),
 }
 
@@ -80,7 +81,7 @@ def main() -> int:
                 continue
             runs = pool.map(judge_run, [(name, seed) for seed in range(size)], chunksize=1)
             say(f"{name}: {size} runs, {time.monotonic() - began:.0f} s since the start")
-            needed = _needed_units(min(size, 200)) if name == "slow" else {}
+            needed = _needed_units(pool.map(rank_curve, range(min(size, 200)))) if name == "slow" else {}
             good &= _print_case(name, runs, needed, is_quick=options.quick)
     minutes = round((time.monotonic() - began) / 60, 2)
     good &= print_figure(BENCH, "bench_minutes", minutes, unit="min", limit=20)
@@ -183,9 +184,9 @@ def _loosen(share: float, size: int) -> float:
     return min(1.0, round(share + 3.1 * math.sqrt(share * (1 - share) / size), 4))
 
 
-def _needed_units(size: int) -> dict[str, int | None]:
+def _needed_units(curves: Sequence[Curve]) -> dict[str, int | None]:
     """Of all lanes, until a Mann-Whitney test of the slow lane's units so far finds it in 9 of 10 hours."""
-    curves = [_rank_curve(make_blocks(seed, SLOW)) for seed in range(size)]
+    size = len(curves)
     found: dict[str, int | None] = {}
     for level, quantile in _QUANTILES.items():
         found[level] = None
@@ -197,8 +198,9 @@ def _needed_units(size: int) -> dict[str, int | None]:
     return found
 
 
-def _rank_curve(blocks: Blocks, most_blocks: int = 180) -> list[tuple[int, float]]:
+def rank_curve(seed: int, most_blocks: int = 180) -> Curve:
     """By block: units so far, and the test's normal deviate."""
+    blocks = make_blocks(seed, SLOW)
     values: list[float] = []
     chosen: list[bool] = []
     units, curve = 0, []

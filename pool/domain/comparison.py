@@ -89,6 +89,8 @@ class ViewEvidence:
     """Of the sets of this block so far."""
     slowed: float = 1.0
     """The design effect as it was known before this block."""
+    is_new: bool = False
+    """Whether this block brought evidence: beginning another bet alone moves nothing."""
 
     @property
     def worse_log(self) -> float:
@@ -100,6 +102,7 @@ class ViewEvidence:
 
     def begin(self, share: float | None) -> None:
         self.slowed = self.effect.value
+        self.is_new = False
         for one in (self.worse, *self.lanes.values(), self.fair):
             one.begin(share)
 
@@ -109,6 +112,7 @@ class ViewEvidence:
     def add(self, view: View, setting: GateSetting, closed: ClosedSet) -> None:
         scores = _score(view, closed)
         effect = self.slowed
+        self.is_new = True
         margin = math.log1p(setting.margin_ratio) if view.kind == "rate" else 0.0
         if any(scores):
             gains = log_evalues(scores, closed.chosen, _SIGNED[view.sign], margin=margin)
@@ -143,7 +147,8 @@ class ViewEvidence:
         if self.variance > 0:
             self.effect.add(self.contrast / math.sqrt(self.variance))
         self.contrast = self.variance = 0.0
-        self.highest_fair = max(self.highest_fair, self.fair.log)
+        if self.is_new:
+            self.highest_fair = max(self.highest_fair, self.fair.log)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -210,10 +215,8 @@ class Comparison:
                 one.start_step()
             one.begin(STEP_SHARE if is_new_step else None)
 
-    def add(self, sample: Sample, block: int) -> None:
-        values = read_values(self.gate, sample)
-        if values is None:
-            return
+    def add(self, sample: Sample, values: Sequence[float], block: int) -> None:
+        """`values`: what `read_values` reads of the sample for this gate."""
         full = self.sets.add(choose_stratum(self.gate, sample), sample, values, block)
         if full is not None:
             self._weigh(full)
@@ -223,7 +226,8 @@ class Comparison:
             self._weigh(closed)
         for one in self.evidence:
             one.end_block()
-        self.highest_worse = max(self.highest_worse, self.worse_log)
+        if any(one.is_new for one in self.evidence):
+            self.highest_worse = max(self.highest_worse, self.worse_log)
 
     def _weigh(self, closed: ClosedSet) -> None:
         if any(closed.chosen) and not all(closed.chosen):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool.domain.comparison import SHAPE_FLAGS, read_values
+from pool.domain.comparison import SHAPE_FLAGS
 from pool.domain.gates import RATES
 from pool.domain.histogram import Histogram, value_of
 from pool.domain.strata import Sample
@@ -29,20 +29,18 @@ class Figures:
 
     sides: dict[str, Side] = field(default_factory=lambda: {name: Side() for name in SIDES})
 
-    def add(self, gate: str, samples: Iterable[Sample]) -> None:
-        for sample in samples:
-            values = read_values(gate, sample)
-            if values is None:
-                continue
-            name = ("candidate" if sample.candidate else "stable") + ("_cold" if sample.cold else "")
-            side = self.sides[name]
-            side.samples += 1
-            if gate in RATES:
-                side.wrong += any(values[: len(SHAPE_FLAGS)] if gate == "shape" else values)
-            if gate == "shape":
-                side.times.add(values[-1] / 1000)
-            elif gate not in RATES:
-                side.times.add(values[0])
+    def add(self, gate: str, sample: Sample, values: Sequence[float]) -> None:
+        """`values`: what `comparison.read_values` reads of the sample for this gate."""
+        name = ("candidate" if sample.candidate else "stable") + ("_cold" if sample.cold else "")
+        side = self.sides[name]
+        side.samples += 1
+        if gate == "shape":
+            side.wrong += any(values[: len(SHAPE_FLAGS)])
+            side.times.add(values[-1] / 1000)
+        elif gate in RATES:
+            side.wrong += any(values)
+        else:
+            side.times.add(values[0])
 
     def as_json(self) -> dict[str, Any]:
         """`{side: {samples, ratio?, p50?}}`, None where nothing was measured."""

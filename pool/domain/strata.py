@@ -77,19 +77,24 @@ class OpenSet:
     """By session: `[1.0 if the candidate's, requests, sum of each value]`."""
 
     def add(self, key: str, candidate: bool, values: Sequence[float]) -> None:
-        unit = self.units.setdefault(key, [float(candidate), 0.0, *(0.0 for _ in values)])
+        unit = self.units.get(key)
+        if unit is None:
+            self.units[key] = [float(candidate), 1.0, *values]
+            return
         if bool(unit[0]) is not candidate:
             # The session's release changed within the set, with the weights: its second half is a unit of its own.
             self.add(key + "'", candidate, values)
             return
-        unit[1] += 1
+        unit[1] += 1.0
         for place, value in enumerate(values, 2):
             unit[place] += value
 
     def close(self) -> ClosedSet:
-        rows = list(self.units.values())
-        columns = zip(*([total / row[1] for total in row[2:]] for row in rows), strict=True)
-        return ClosedSet(self.lane, tuple(row[0] > 0 for row in rows), tuple(columns))
+        chosen, counts, *totals = zip(*self.units.values(), strict=True)
+        columns = tuple(
+            tuple([total / count for total, count in zip(column, counts, strict=True)]) for column in totals
+        )
+        return ClosedSet(self.lane, tuple([mine > 0 for mine in chosen]), columns)
 
 
 @dataclass(slots=True)
@@ -113,11 +118,12 @@ class Sets:
         """The set, where this request made it full."""
         name = "|".join(stratum)
         found = self.open.get(name)
+        key = self._key_of(sample)
+        is_unit = found is not None and key in found.units
+        if self.turns is not None and not is_unit and not self._has_turn(self.turns, key, block):
+            return None
         if found is None:
             found = self.open[name] = OpenSet(stratum[0], block)
-        key = self._key_of(sample)
-        if self.turns is not None and key not in found.units and not self._has_turn(self.turns, key, block):
-            return None
         found.add(key, sample.candidate, values)
         return self._close(name) if len(found.units) >= MOST_UNITS else None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pool.domain.comparison import Comparison
+from pool.domain.comparison import Comparison, read_values
 from pool.domain.fixed_limits import LimitTest
 from pool.domain.gate_figures import Figures
 from pool.domain.gates import ALPHA, GATES, LIMIT_SHARE, GateSetting, GateSettings, read_gates
@@ -92,17 +92,21 @@ class Verdict:
     def add_block(self, number: int, samples: Iterable[Sample], *, step: int = 0) -> None:
         """All requests that ended in block `number` (Unix time ÷ 10 s); numbers rise. `step`: of the rollout, then."""
         judged = list(samples)
+        warm = [sample for sample in judged if not sample.cold]
         is_new_step = step != self.step
         if is_new_step:
             self.step, self.blocks, self.requests = step, 0, 0
         for gate, comparison in self.comparisons.items():
             comparison.begin_block(is_new_step=is_new_step)
+            figures = self.figures[gate]
             for sample in judged:
+                values = read_values(gate, sample)
+                if values is None:
+                    continue
+                figures.add(gate, sample, values)
                 if not sample.cold:
-                    comparison.add(sample, number)
+                    comparison.add(sample, values, number)
             comparison.end_block(number)
-            self.figures[gate].add(gate, judged)
-        warm = [sample for sample in judged if not sample.cold]
         self.blocks += bool(warm)
         self.requests += len(warm)
         self._check_limits([sample for sample in warm if sample.candidate])
