@@ -82,7 +82,8 @@ class SimModel:
     prefix_queries: int = 0
     prefix_hits: int = 0
     preemptions: int = 0
-    _cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    _cache: OrderedDict[int | object, bool] = field(default_factory=OrderedDict)
+    """Blocks that nobody runs on, the longest unused first, and whether each still holds a prefix."""
 
     @property
     def total_blocks(self) -> int:
@@ -94,8 +95,8 @@ class SimModel:
 
     @property
     def cached_blocks(self) -> int:
-        """Blocks of prefixes that later requests may find."""
-        return len(self._cache)
+        """Blocks of prefixes that later requests may find; the rest of those not in use is free."""
+        return sum(self._cache.values())
 
     def add(self, request: SimRequest) -> None:
         self.waiting.append(request)
@@ -135,6 +136,7 @@ class SimModel:
             if request.finished:
                 self._remember(request)
                 self.remove(request)
+        self._evict()
         took = self._duration(len(produced), prefilled)
         return Step(took, prefilled, tuple(produced), len(decoding), prefilling)
 
@@ -187,9 +189,14 @@ class SimModel:
         if not self.settings.enable_prefix_caching:
             return
         for block in request.blocks:
-            self._cache[block] = None
+            self._cache[block] = True
             self._cache.move_to_end(block)
-        while len(self._cache) > self.total_blocks:
+        # As in vLLM, blocks of the prompt's end and of the answer come back empty, behind all others.
+        for _ in range(request.held_blocks - len(request.blocks)):
+            self._cache[object()] = False
+
+    def _evict(self) -> None:
+        while len(self._cache) > self.total_blocks - self.used_blocks:
             self._cache.popitem(last=False)
 
     def _blocks_of(self, tokens: int) -> int:

@@ -101,6 +101,25 @@ def test_the_block_map_adds_up_to_what_the_model_holds(engine: Engine, reader: R
     assert found.states[0] == ring.NULL
 
 
+def test_a_cache_that_is_full_of_prefixes_still_has_free_blocks(engine: Engine, reader: RingReader) -> None:
+    for number in range(60):
+        blocks = tuple(range(10 * number, 10 * number + 3))
+        engine.submit(SimRequest(52, 20, blocks=blocks), f"req-{number}")
+        while engine.step():
+            pass
+    engine.submit(SimRequest(40, 9), "last")
+    engine.step()
+    engine.ring._mapped_ns = 0
+    engine.step()
+
+    found = reader.read_block_map()
+
+    assert found is not None
+    assert found.used_blocks == 3
+    assert found.reusable_blocks == engine.model.cached_blocks > found.free_blocks > 20
+    assert found.used_blocks + found.reusable_blocks + found.free_blocks == engine.model.total_blocks
+
+
 def test_an_idle_engine_says_so(engine: Engine, reader: RingReader) -> None:
     engine.submit(SimRequest(10, 2), "req-1")
     while engine.step():
