@@ -89,7 +89,7 @@ def _setup(name: str) -> dict[str, Any]:
 def _words() -> dict[str, Any]:
     return {
         **_state_words(),
-        **_picture_words(),
+        **picture_words(),
         **_request_words(),
         "parts": _part_words(),
         "clocks": {
@@ -118,7 +118,7 @@ def _state_words() -> dict[str, str]:
     }
 
 
-def _picture_words() -> dict[str, Any]:
+def picture_words() -> dict[str, Any]:
     return {
         "loading": _("Loading …"),
         "empty": _("No request ended in this range with these filters."),

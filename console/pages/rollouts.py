@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -14,6 +15,8 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from console.access import Right, page_right
 from console.live.screens.rollout import build_rollout, build_rollouts
+from console.live.screens.rows import Tree
+from console.pages.latency import picture_words, stage_words
 from console.pages.numbers import read_whole
 from console.pages.rollout_form import RolloutForm
 from console.pages.rollout_preview import preview_form, read_initial
@@ -83,10 +86,32 @@ def _get_view(name: str) -> ModelView:
 @require_safe
 @page_right(Right.VIEW)
 def show(request: HttpRequest, rollout_id: str) -> HttpResponse:
-    context = {"screen": build_rollout(rollout_id)}
+    screen = build_rollout(rollout_id)
+    context = {
+        "screen": screen,
+        "setup": _setup(screen),
+        "stages": [{"value": stage, "words": words} for stage, words in stage_words().items()],
+    }
     return render_page(
         request, "rollouts/page.html", context, nav="models", live_path=f"/live/rollout/{rollout_id}/"
     )
+
+
+def _setup(screen: Tree) -> dict[str, Any]:
+    """What the page's script needs for its pictures."""
+    return {
+        "evidence": f"/api/v1/rollouts/{screen['id']}/evidence/",
+        "difference": f"/api/v1/models/{screen['model']}/latency/difference/",
+        "candidate": screen["candidate"],
+        "stable": screen["stable"],
+        "since": screen["weighted_at"] or screen["created_at"],
+        "until": screen["ended_at"],
+        "words": {
+            **picture_words(),
+            "noEvidence": _("No gate was read yet: nothing is known of the candidate."),
+            "noDifference": _("No request of both releases ended in this range."),
+        },
+    }
 
 
 @require_POST
@@ -116,11 +141,11 @@ def fence(request: HttpRequest, rollout_id: str) -> HttpResponse:
 @require_POST
 @page_right(Right.OPERATE)
 def roll_back(request: HttpRequest, rollout_id: str) -> HttpResponse:
-    """`end_after_tokens` empty: streams of the candidate finish."""
-    typed = request.POST.get("end_after_tokens", "")
+    """`streams`: `end` after `end_after_tokens` more tokens; else streams of the candidate finish."""
+    typed = request.POST.get("end_after_tokens", "") if request.POST.get("streams") == "end" else ""
     tokens = read_whole(typed)
-    if typed and tokens is None:
-        messages.error(request, _("Tokens are a whole number; leave it empty to let streams finish."))
+    if request.POST.get("streams") == "end" and tokens is None:
+        messages.error(request, _("Nothing was changed: after how many tokens? A whole number is wanted."))
         return redirect("rollout", rollout_id=rollout_id)
     streams = {} if tokens is None else {"end_after_tokens": tokens}
     return _act(

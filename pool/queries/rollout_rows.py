@@ -51,6 +51,8 @@ class RolloutRow:
     plan: int | None
     rollback_plan: int | None
     promote_asked: bool
+    end_after_tokens: int | None
+    """At a rollback: streams of the candidate end after so many more tokens; None: they finish."""
     entered_at: datetime
     deadline_at: datetime | None
     created_by: str
@@ -152,6 +154,7 @@ def rollout_row(rollout: Rollout) -> RolloutRow:
         plan=rollout.plan,
         rollback_plan=rollout.rollback_plan,
         promote_asked=rollout.promote_asked,
+        end_after_tokens=rollout.streams.get("end_after_tokens"),
         entered_at=rollout.entered_at,
         deadline_at=rollout.deadline_at,
         created_by=rollout.created_by,

@@ -8,16 +8,25 @@ from typing import Any
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from console.live.screens import tones
+from console.live.screens.rollout_state import (
+    golden_row,
+    late_cells,
+    measured_cells,
+    outcome_cells,
+    step_row,
+)
 from console.live.screens.rows import Tree, hue_of
 from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
+from pool.queries.golden import list_runs
 from pool.queries.models import find_model
+from pool.queries.rollout_evidence import count_step_requests, load_measured
 from pool.queries.rollout_rows import (
     EventRow,
     RolloutRow,
     RolloutView,
-    StepRow,
     find_rollout_view,
     list_rollout_rows,
 )
@@ -26,6 +35,7 @@ from pool.services.errors import not_found
 
 BAR_UNITS = 100
 MOST_EVENTS = 60
+MOST_GOLDEN_RUNS = 10
 _TONES = {
     "planned": tones.IDLE,
     "preparing": tones.BUSY,
@@ -39,23 +49,31 @@ _TONES = {
     "failed": tones.BAD,
 }
 _OUTCOME_TONES = {"worse": tones.BAD, "not_yet": tones.IDLE, "not_worse": tones.OK}
-_STEP_TONES = {"done": tones.OK, "current": tones.BUSY, "coming": tones.IDLE}
 
 
 def build_rollout(rollout_id: str) -> Tree:
-    view = find_rollout_view(rollout_id, now=timezone.now())
+    now = timezone.now()
+    view = find_rollout_view(rollout_id, now=now)
     if view is None:
         raise not_found("rollout", rollout_id)
     row = view.rollout
+    requests = count_step_requests(row, now=now)
+    golden = list_runs(row.model, rollout=row.id, limit=MOST_GOLDEN_RUNS)
     return {
         **rollout_cells(row),
         "promote_words": _promote_words(row),
         "back_words": _back_words(row),
         "shares": (shares := _shares(row)),
         "share_words": ", ".join(str(share["label"]) for share in shares),
-        "steps": [_step(step) for step in row.steps],
+        "measured": measured_cells(row, load_measured(row.model, now=now)),
+        **outcome_cells(row),
+        **late_cells(row, now=now),
+        "steps": [step_row(step, row, requests, now=now) for step in row.steps],
+        "golden": [golden_row(run) for run in golden],
+        "no_golden": not golden,
+        "had_weight": row.weighted_at is not None,
         **_verdict_cells(view),
-        **_proof_cells(view.proof),
+        **_proof_cells(row, view.proof),
         "events": [_event(event) for event in view.events[:MOST_EVENTS]],
     }
 
@@ -76,6 +94,8 @@ def rollout_cells(row: RolloutRow) -> Tree:
         "id": row.id,
         "href": reverse("rollout", args=[row.id]),
         "model": row.model,
+        "candidate": row.candidate,
+        "stable": row.stable,
         "title": _("release %(candidate)d beside release %(stable)d")
         % {"candidate": row.candidate, "stable": row.stable},
         "phase": _phase_word(row),
@@ -87,6 +107,7 @@ def rollout_cells(row: RolloutRow) -> Tree:
         "code": row.reason_code,
         "by": row.created_by,
         "created_at": to_iso(row.created_at),
+        "weighted_at": to_iso(row.weighted_at) if row.weighted_at else "",
         "entered_at": to_iso(row.entered_at),
         "ended_at": to_iso(row.ended_at) if row.ended_at else "",
         "deadline_at": to_iso(row.deadline_at) if row.deadline_at and row.is_active else "",
@@ -148,18 +169,6 @@ def _shares(row: RolloutRow) -> list[Tree]:
     ]
 
 
-def _step(step: StepRow) -> Tree:
-    return {
-        "id": str(step.number),
-        "weight": f"{step.weight} %",
-        "state": _(step.state),
-        "tone": _STEP_TONES[step.state],
-        "lanes": ", ".join(step.lanes) or _("all lanes"),
-        "soak": format_duration(step.soak_s),
-        "requests": format_count(step.min_requests),
-    }
-
-
 def _verdict_cells(view: RolloutView) -> Tree:
     verdict = view.verdict
     judgement = str(verdict.get("judgement", ""))
@@ -203,17 +212,26 @@ def _evidence(log: Any, bar: Any) -> str:
     return f"{max(0.0, log):.1f} / {bar:.1f}"
 
 
-def _proof_cells(proof: Proof | None) -> Tree:
+def _proof_cells(row: RolloutRow, proof: Proof | None) -> Tree:
     rows = proof.gateways if proof is not None else ()
     return {
         "has_proof": proof is not None,
+        "stream_words": _stream_words(row.end_after_tokens) if proof is not None else "",
         "proof_words": _proof_words(proof),
         "proof_tone": tones.OK if proof is not None and proof.complete else tones.WARN,
         "last_sent_at": to_iso(proof.last_sent_at) if proof is not None and proof.last_sent_at else "",
         "running": format_count(proof.running)
         if proof is not None and proof.running is not None
         else UNKNOWN,
-        "gateways": [_gateway(row) for row in rows],
+        "gateways": [_gateway(one) for one in rows],
+    }
+
+
+def _stream_words(end_after_tokens: int | None) -> str:
+    if end_after_tokens is None:
+        return _("Streams that run there finish.")
+    return _("Streams that run there end after %(tokens)s more tokens.") % {
+        "tokens": format_count(end_after_tokens)
     }
 
 
@@ -224,7 +242,12 @@ def _proof_words(proof: Proof | None) -> str:
         return _("complete: every gateway serves the plan, and nothing runs at the candidate")
     silent = [row.id for row in proof.gateways if row.silent]
     if silent:
-        return _("not proven: %(names)s says nothing and may still send") % {"names": ", ".join(silent)}
+        words = ngettext(
+            "not proven: %(names)s says nothing and may still send",
+            "not proven: %(names)s say nothing and may still send",
+            len(silent),
+        )
+        return words % {"names": ", ".join(silent)}
     if proof.stable_percent < 100:
         return _("stable carries %(percent)d %% of its weight; the rest follows as it starts") % {
             "percent": proof.stable_percent

@@ -116,7 +116,7 @@ def test_one_click_takes_the_rollout_back_and_a_second_changes_nothing(
 ) -> None:
     path = f"/rollouts/{running.pk}/rollback/"
 
-    first = operator_client.post(path, {"end_after_tokens": "64"}, follow=True)
+    first = operator_client.post(path, {"streams": "end", "end_after_tokens": "64"}, follow=True)
     second = operator_client.post(path, follow=True)
 
     running.refresh_from_db()
@@ -126,12 +126,22 @@ def test_one_click_takes_the_rollout_back_and_a_second_changes_nothing(
     assert Plan.objects.filter(model=running.model, rollback_of=1).count() == 1
 
 
-@pytest.mark.parametrize("typed", ["-1", "many", "9" * 12, "100001"])
+def test_streams_finish_unless_their_end_was_chosen(operator_client: Client, running: Rollout) -> None:
+    typed = {"streams": "finish", "end_after_tokens": "64"}
+
+    page = operator_client.post(f"/rollouts/{running.pk}/rollback/", typed, follow=True).content.decode()
+
+    running.refresh_from_db()
+    assert (running.phase, running.streams) == ("rolling_back", {})
+    assert "Streams that run there finish." in page
+
+
+@pytest.mark.parametrize("typed", ["", "-1", "many", "9" * 12, "100001"])
 def test_a_wrong_number_of_tokens_takes_nothing_back(
     operator_client: Client, running: Rollout, typed: str
 ) -> None:
     answer = operator_client.post(
-        f"/rollouts/{running.pk}/rollback/", {"end_after_tokens": typed}, follow=True
+        f"/rollouts/{running.pk}/rollback/", {"streams": "end", "end_after_tokens": typed}, follow=True
     )
 
     running.refresh_from_db()
