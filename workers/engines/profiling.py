@@ -8,11 +8,13 @@ steps of SmolLM2 on an idle CPU, a few times that on a busy one.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
+import os
 import secrets
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -20,13 +22,18 @@ from pool.domain.errors import PoolError
 from pool.domain.step_profiles import MAX_STEPS
 from pool.ports import EngineSpec
 from workers.engines import http
-from workers.engines.trace import Profile, reduce_trace
+from workers.engines.trace import Profile
+from workers.engines.trace_child import TOO_LARGE, load_profile
 
 FOLDER: Final = "profile"
 # Of JSON; in memory about eight times as much. Fifty steps of a model of 30 layers on the CPU are 30 MiB.
 MAX_TRACE_BYTES: Final = 192 * 2**20
 STOP_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.1
+READ_LIMIT_S: Final = 180.0
+"""Of a child with low priority; a busy host gives it little."""
+CHILD: Final = ("-m", "workers.engines.trace_child")
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
 
 
 class ProfileFailed(PoolError):
@@ -107,20 +114,33 @@ def _read_profile(folder: str, prefix: str) -> Profile:
     traces = _find_traces(folder, prefix)
     if not traces:
         raise ProfileFailed("The engine wrote no trace: no step ran while the profiler was on.")
+    answer = _ask_child(traces[0])
+    if "failed" in answer:
+        raise ProfileFailed(str(answer["failed"]))
+    return load_profile(answer["profile"])
+
+
+def _ask_child(path: Path) -> dict[str, Any]:
+    """Neither its time nor its memory is the worker's."""
+    command = [sys.executable, *CHILD, str(path), str(MAX_TRACE_BYTES)]
     try:
-        return reduce_trace(_read_events(traces[0]))
-    except (OSError, EOFError, ValueError, TypeError, LookupError, AttributeError) as exc:
-        raise ProfileFailed(f"The trace cannot be read: {exc}") from exc
-
-
-def _read_events(path: Path) -> Iterator[Mapping[str, Any]]:
-    with path.open("rb") as raw, gzip.GzipFile(fileobj=raw) as unpacked:
-        content = (unpacked if path.suffix == ".gz" else raw).read(MAX_TRACE_BYTES + 1)
-    if len(content) > MAX_TRACE_BYTES:
-        raise ProfileFailed("The trace is too large. Profile fewer steps.", limit_bytes=MAX_TRACE_BYTES)
-    events = json.loads(content)["traceEvents"]
-    del content
-    yield from (event for event in events if isinstance(event, dict))
+        ended = subprocess.run(
+            command,
+            cwd=REPOSITORY,
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=READ_LIMIT_S,
+            check=False,
+        )
+        answer: dict[str, Any] = json.loads(ended.stdout)
+    except subprocess.TimeoutExpired as exc:
+        raise ProfileFailed(TOO_LARGE, limit_s=READ_LIMIT_S) from exc
+    except ValueError as exc:
+        # It was ended before it could say anything: by the kernel, for its time or its memory.
+        raise ProfileFailed(TOO_LARGE, exit_code=ended.returncode) from exc
+    return answer
 
 
 def _clear(folder: str, prefix: str) -> None:

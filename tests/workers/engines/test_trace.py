@@ -12,6 +12,7 @@ import pytest
 from workers.engines import http, profiling
 from workers.engines.profiling import ProfileFailed, profile_engine
 from workers.engines.trace import ATTENTION, COPIES, MATRIX, MAX_KERNELS, OTHER, classify, reduce_trace
+from workers.engines.trace_child import dump_profile, load_profile
 
 DECODE = "execute_context_0(0)_generation_4(4)"
 
@@ -207,6 +208,32 @@ def test_a_trace_beyond_the_bound_is_refused(tmp_path: Path, monkeypatch: pytest
 
     with pytest.raises(ProfileFailed, match="fewer steps"):
         run_profile(engine, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("MEMORY_BYTES", 96 << 20), ("CPU_S", 1), ("READ_LIMIT_S", 0.01)]
+)
+def test_a_trace_that_costs_too_much_is_given_up_and_the_worker_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
+) -> None:
+    if limit == "READ_LIMIT_S":
+        monkeypatch.setattr(profiling, limit, value)
+    else:
+        # The child is another interpreter: it gets the bound in its text.
+        text = f"from workers.engines import trace_child as c; c.{limit} = {value}; c.main(__import__('sys').argv[1:])"
+        monkeypatch.setattr(profiling, "CHILD", ["-c", text])
+    large = json.dumps({"traceEvents": HOST * 60_000}).encode()
+
+    with pytest.raises(ProfileFailed, match="fewer steps"):
+        run_profile(Engine(tmp_path, gzip.compress(large, 1)), monkeypatch)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_comes_back_from_the_child_as_it_was() -> None:
+    profile = reduce_trace(HOST)
+
+    assert load_profile(json.loads(json.dumps(dump_profile(profile)))) == profile
 
 
 def test_the_number_of_steps_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
