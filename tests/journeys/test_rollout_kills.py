@@ -1,0 +1,82 @@
+"""Control is killed in each phase of a rollout: it ends as if nothing had been, and no move is made twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.journeys.installation import Installed, make_installed, phases_in, remove, send, wait_until
+from tests.journeys.rollouts import add_release, list_phases, read_phase, start, under_load, wait_phase
+
+MODEL = "smollm2"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """A rollout leaves releases behind, so that this has an installation to itself."""
+    installed = make_installed(tmp_path_factory.mktemp("rollout") / "var")
+    try:
+        installed.up("--engine", "sim")
+        wait_until(lambda: phases_in(installed.get("status/")) == ["ready"], limit_s=60, what="release 1")
+        yield installed
+    finally:
+        remove(installed)
+
+
+def kill_control(installed: Installed) -> None:
+    killed = installed.find("control")
+    send(killed.pid, signal.SIGKILL)
+    wait_until(
+        lambda: installed.find("control") != killed and installed.find("control").alive,
+        limit_s=30,
+        what="control is started again",
+    )
+
+
+def test_control_killed_in_each_phase_changes_nothing_but_the_time(own: Installed) -> None:
+    candidate = add_release(own, MODEL, "sim-two", {"max_num_seqs": 64})
+    with under_load(own, MODEL, clients=6) as load:
+        wait_until(lambda: len(load.answers) >= 10, limit_s=30, what="traffic at release 1")
+        kill_control(own)
+        rollout = start(own, MODEL, candidate)
+        seen: set[tuple[str, int]] = set()
+        while read_phase(own, rollout)[0] not in ("promoted", "rolled_back", "failed"):
+            at = read_phase(own, rollout)
+            if at not in seen:
+                seen.add(at)
+                kill_control(own)
+            wait_until(lambda at=at: read_phase(own, rollout) != at, limit_s=120, what=f"it leaves {at}")
+
+    assert read_phase(own, rollout)[0] == "promoted"
+    assert load.errors == []
+    moves = list_phases(own, rollout)
+    assert len(moves) == len(set(moves)) + 1, moves  # "stepping" twice: two steps
+    plans = own.get(f"models/{MODEL}/plans/")["results"]
+    assert [plan["weights"] for plan in plans if f"Rollout {rollout}" in plan["comment"]] == [
+        {"1": 0, str(candidate): 100},
+        {"1": 40, str(candidate): 60},
+        {"1": 70, str(candidate): 30},
+    ]
+
+
+def test_control_killed_while_it_takes_back_leaves_one_rollback(own: Installed) -> None:
+    candidate = add_release(own, MODEL, "sim-three", {"max_num_seqs": 48})
+    with under_load(own, MODEL) as load:
+        rollout = start(own, MODEL, candidate, steps=[{"weight": 50, "soak_s": 600, "min_requests": 10}])
+        wait_phase(own, rollout, "stepping")
+        wait_until(lambda: load.count_by_release()[candidate], limit_s=30, what="the candidate answers")
+        own.post(f"rollouts/{rollout}/rollback/", {})
+        kill_control(own)
+        wait_phase(own, rollout, "rolled_back", limit_s=60)
+        again = own.post(f"models/{MODEL}/rollback/", {})["plan"]
+
+    assert load.errors == []
+    backs = [
+        plan
+        for plan in own.get(f"models/{MODEL}/plans/")["results"]
+        if f"of rollout {rollout}" in plan["comment"]
+    ]
+    assert len(backs) == 1
+    assert again["number"] == backs[0]["number"]
