@@ -85,6 +85,14 @@ def make_runtime(node: Node, *, name: str = "sim-1", kind: str = "sim", **values
     )
 
 
+def make_sim_node(name: str = "node-a", **values: Any) -> Node:
+    """A node where a simulated engine of the runtime `sim-1` finds a place."""
+    node = make_node(name, **values)
+    make_device(node, kind="cpu")
+    make_runtime(node)
+    return node
+
+
 def make_model(name: str = "smollm2", **values: Any) -> Model:
     model = Model.objects.create(name=name, **values)
     Lane.objects.bulk_create(

@@ -44,13 +44,15 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """`count` more replicas of the candidate in a lane ("" = all). `need` None: unknown, and `unknown` says why."""
+    """`count` more replicas of the candidate in a lane ("" = all). `need` None: nothing can be placed, and `why`
+    says so; `is_unknown`: because a fact is still to be read."""
 
     lane: str
     count: int
     need: Need | None
     nodes: tuple[NodeView, ...] = ()
-    unknown: str = ""
+    why: str = ""
+    is_unknown: bool = False
     start: Timing | None = None
 
 
@@ -168,7 +170,7 @@ def plan_fit(wanted: Sequence[Wanted], pool: Pool, *, steps: int) -> FitReport:
     unknown: list[str] = []
     for lane in wanted:
         if lane.need is None:
-            unknown.append(lane.unknown)
+            (unknown if lane.is_unknown else missing).append(lane.why)
             continue
         for _ in range(lane.count):
             found = search.place(lane.need, lane.nodes, lane.lane)

@@ -159,6 +159,10 @@ class Facts:
     """Share of its weight, in whole percents, that stable's ready replicas carry now."""
     given_back_percent: int = 100
     """While rolling back: the share of its weight that stable has in the plan in force."""
+    gave_room: bool = False
+    """Stable's replicas had stopped for the candidate's: they load again once those are gone."""
+    places: str = ""
+    """Why a replica of the candidate has no place yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,19 @@ def has_weight(state: State) -> bool:
     return state.phase in (Phase.STEPPING, Phase.HOLDING)
 
 
+def coming_step(state: State, now: datetime) -> int | None:
+    """Number of the step that could begin now if nothing were in the way: their count stands for full weight. None:
+    none could."""
+    if state.phase is Phase.WARMING:
+        return 0
+    if state.phase is not Phase.STEPPING:
+        return None
+    if state.promote_asked:
+        return len(state.steps)
+    soaked = (now - state.entered_at).total_seconds() >= state.steps[state.step].soak_s
+    return state.step + 1 if soaked else None
+
+
 def deadline_of(phase: Phase, hold_s: int, now: datetime) -> datetime | None:
     if phase is Phase.HOLDING:
         return now + timedelta(seconds=hold_s)
@@ -243,7 +260,7 @@ def _from_preparing(state: State, facts: Facts) -> Action:
         return Enter(Phase.FAILED, "candidate_failed", facts.failed)
     if facts.loaded:
         return Enter(Phase.WARMING, "loaded", "Every replica of the candidate has loaded.")
-    return _late(state, facts) or Wait("the candidate's replicas load")
+    return _late(state, facts) or Wait(facts.places or "the candidate's replicas load")
 
 
 def _from_warming(state: State, facts: Facts) -> Action:
@@ -312,6 +329,10 @@ def _from_rolling_back(state: State, facts: Facts) -> Action:
         return Wait("gateways apply the plan")
     if not facts.drained:
         return Wait("streams end at the candidate")
+    if facts.gave_room and facts.stable_percent < 100:
+        if facts.now - state.entered_at >= PREPARE_WAIT:
+            return Enter(Phase.FAILED, "stable_incomplete", "Stable did not come back in time.")
+        return Wait(f"stable loads again: {facts.stable_percent} % of its replicas are ready")
     return Enter(
         Phase.ROLLED_BACK, "proven", "Every gateway serves the plan, and nothing runs at the candidate."
     )
@@ -331,7 +352,7 @@ def _late(state: State, facts: Facts) -> Action | None:
     """Past the deadline before the first weight nothing is lost by giving up, and much by waiting unseen (FC-18)."""
     if facts.now - state.entered_at < LIMITS[state.phase]:
         return None
-    why = facts.lacks_capacity if state.phase is Phase.WARMING else ""
+    why = facts.lacks_capacity if state.phase is Phase.WARMING else facts.places
     return Enter(
         Phase.FAILED,
         "deadline",

@@ -12,7 +12,7 @@ from pool.domain.rollout import ACTIVE, Phase
 from pool.models import Plan, Release, Replica, Rollout
 from pool.queries.device_memory import DeviceSplit, load_pool_memory
 from pool.queries.memory_map import load_memory
-from pool.queries.needs import find_need
+from pool.queries.needs import NoNeed, find_need
 from pool.queries.placement import STALE_AFTER, Inventory, load_inventory
 from pool.queries.start_times import find_start, find_stop
 
@@ -52,8 +52,8 @@ def _wanted(
     """What is asked for and does not hold a device yet."""
     mine = sum(row.release_id == candidate.pk and row.lane == lane and row.wish == "run" for row in rows)
     need = find_need(inventory, candidate, lane)
-    if isinstance(need, str):
-        return Wanted(lane=lane, count=count, need=None, unknown=need)
+    if isinstance(need, NoNeed):
+        return Wanted(lane=lane, count=count, need=None, why=need.reason, is_unknown=need.is_unknown)
     # A row that is never saved: views are made for a replica.
     views = inventory.view_for(Replica(pk="", release=candidate, lane=lane))
     return Wanted(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pool.domain.placement import Need
 from pool.domain.profiles import ProfileConflicts, parse_settings
 from pool.domain.version_facts import CacheKind, ModelFacts, facts_from_json
@@ -23,20 +25,27 @@ _NO_FACTS = ModelFacts(
 """A simulated engine needs no weights, so its version may have no facts."""
 
 
-def find_need(inventory: Inventory, release: Release, lane: str) -> Need | str:
-    """A text: why nothing can be said."""
+@dataclass(frozen=True)
+class NoNeed:
+    """Why nothing can be placed. `is_unknown`: a fact is still to be read, else something is wrong or missing."""
+
+    reason: str
+    is_unknown: bool = False
+
+
+def find_need(inventory: Inventory, release: Release, lane: str) -> Need | NoNeed:
     kind = inventory.runtime_kind(release.runtime)
     if kind is None:
-        return f"No node has a runtime '{release.runtime}'."
+        return NoNeed(f"No node has a runtime '{release.runtime}'.")
     if kind != "sim" and release.version.facts is None:
-        return f"The facts of version '{release.version.name}' are not known yet."
+        return NoNeed(f"The facts of version '{release.version.name}' are not known yet.", is_unknown=True)
     use = release.profiles.select_related("profile").filter(lane__in=[lane, ""]).order_by("-lane").first()
     if use is None:
-        return f"The release has no profile for lane '{lane}'."
+        return NoNeed(f"The release has no profile for lane '{lane}'.")
     try:
         settings = parse_settings(use.profile.settings)
     except ProfileConflicts as exc:
-        return exc.message
+        return NoNeed(exc.message)
     return Need(
         runtime=release.runtime,
         device_kind="cuda" if inventory.device_kind(release.runtime) == "cuda" else "cpu",

@@ -9,7 +9,7 @@ from functools import cached_property
 from pool.domain.memory import Device, Unknown, predict_kv, weight_bytes_per_device
 from pool.domain.placement import Need, NoPlace, Placement, choose_place
 from pool.models import Replica
-from pool.queries.needs import find_need
+from pool.queries.needs import NoNeed, find_need
 from pool.queries.placement import Inventory, load_inventory
 from pool.services.placing import place_replica
 from pool.services.replicas import Seen
@@ -51,8 +51,8 @@ class Placing:
 
     def _find(self, row: Replica) -> Answer:
         need = find_need(self.inventory, row.release, row.lane)
-        if isinstance(need, str):
-            return Answer(None, need)
+        if isinstance(need, NoNeed):
+            return Answer(None, need.reason)
         found = choose_place(need, self.inventory.view_for(row))
         if isinstance(found, NoPlace):
             return Answer(None, found.reason)

@@ -19,6 +19,7 @@ from pool.models import Rollout
 from pool.queries.rollouts import list_active, load_facts, state_of
 from pool.services.golden import ask_golden
 from pool.services.rollout_moves import apply, ask_replicas
+from pool.services.rollout_room import make_room
 from pool.services.rollouts import lock_rollout
 from pool.services.verdicts import judge
 
@@ -67,6 +68,10 @@ def advance(rollout_id: str, now: datetime) -> bool:
         rollout = lock_rollout(rollout_id)
         if rollout.phase == Phase.PLANNED:
             ask_replicas(rollout)
+        elif rollout.phase == Phase.PREPARING:
+            action = make_room(rollout, now=now)
+            if action is not None:
+                return apply(rollout, action, now=now)
         elif rollout.phase in (Phase.WARMING, Phase.STEPPING, Phase.HOLDING):
             ask_golden(rollout, stage_of(rollout.step, len(rollout.steps)), now)
         return apply(rollout, decide(state_of(rollout), load_facts(rollout, now)), now=now)

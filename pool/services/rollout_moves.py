@@ -25,6 +25,7 @@ from pool.queries.rollouts import stable_percent_of, state_of
 from pool.services.audit import Actor, loop_actor, record
 from pool.services.notices import queue_rollout_notices
 from pool.services.plans import PlanWish, put_in_force, wish_of
+from pool.services.rollout_room import give_room_back, has_swapped
 
 LOOP = loop_actor("rollouts")
 
@@ -49,7 +50,9 @@ def take_back(rollout: Rollout, code: str, text: str, *, actor: Actor, now: date
                 actor, "rollout.abort", subject=f"model/{rollout.model.name}", rollout=rollout.pk, code=code
             )
         return done
-    percent = stable_percent_of(rollout)
+    # After a swap the candidate holds the room that stable needs: it leaves, and stable gets all of its weight back.
+    swapped = has_swapped(rollout)
+    percent = 100 if swapped else stable_percent_of(rollout)
     first = rollout.phase != Phase.ROLLING_BACK
     values: dict[str, Any] = {"reason_code": code, "reason_text": text, "streams": rollout.streams}
     if first:
@@ -63,6 +66,9 @@ def take_back(rollout: Rollout, code: str, text: str, *, actor: Actor, now: date
     if not update_if(rollout, phase=Phase.ROLLING_BACK, **values):
         raise RuntimeError(f"rollout {rollout.pk} moved under its model's lock")
     partly = "" if percent >= 100 else f" Stable carries {percent} % of its weight so far; the rest follows."
+    if swapped:
+        _put_scales_back(rollout)
+        partly = " The candidate stops, and stable loads again on the room that it gave up."
     note(
         rollout,
         "guard" if actor is LOOP else "operator",
@@ -168,5 +174,6 @@ def _base_wish(rollout: Rollout, comment: str) -> PlanWish:
 
 
 def _put_scales_back(rollout: Rollout) -> None:
+    give_room_back(rollout)
     for lane, replicas in rollout.scales_before:
         Scale.objects.filter(release_id=rollout.candidate_id, lane=lane).update(replicas=replicas)

@@ -23,6 +23,7 @@ from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.notices import queue_rollout_notices
 from pool.services.plans import lock_model
 from pool.services.rollout_moves import note, take_back, update_if
+from pool.services.rollout_room import Reports, load_reports, plan_swap, refuse_without_room
 from pool.services.scales import make_id
 
 MOST_STEPS = 20
@@ -34,7 +35,8 @@ DEFAULT_STEPS = (Step(5), Step(25), Step(50), Step(100))
 
 @dataclass(frozen=True)
 class RolloutWish:
-    """`lanes`: one after the other, each with all steps; empty: all at once. `replicas` None: as stable has them."""
+    """`lanes`: one after the other, each with all steps; empty: all at once. `replicas` None: as stable has them.
+    `accept_outage`: stable may stop first, where nothing else makes room."""
 
     candidate: int
     steps: tuple[Step, ...] = DEFAULT_STEPS
@@ -42,6 +44,7 @@ class RolloutWish:
     hold_s: int = 1800
     lanes: tuple[str, ...] = ()
     replicas: int | None = None
+    accept_outage: bool = False
     comment: str = ""
 
 
@@ -87,28 +90,47 @@ def plan_start(model: Model, wish: RolloutWish) -> Start:
 
 
 def preview_rollout(model_name: str, wish: RolloutWish) -> Start:
-    """What `start_rollout` would do, or why it would refuse. Writes nothing."""
+    """What `start_rollout` would do, or why it would refuse, room apart. Writes nothing."""
     with transaction.atomic():
         return plan_start(lock_model(model_name), wish)
 
 
+def preview_reports(start: Start, wish: RolloutWish, *, now: datetime) -> Reports:
+    """What the candidate changes and where it would go; `refusal` says whether a start would be refused for it."""
+    return load_reports(
+        start.candidate,
+        start.stable,
+        start.scales,
+        steps=start.steps,
+        accept_outage=wish.accept_outage,
+        now=now,
+    )
+
+
 def start_rollout(model_name: str, wish: RolloutWish, *, actor: Actor, now: datetime) -> Rollout:
+    """Raises what `plan_start` raises, and Conflict where there is no room or only at the price of an outage that the
+    wish does not accept (FC-16)."""
     with transaction.atomic():
         model = lock_model(model_name)
         start = plan_start(model, wish)
+        reports = preview_reports(start, wish, now=now)
+        refuse_without_room(reports)
         try:
             with transaction.atomic():
-                rollout = _create(start, wish, actor=actor, now=now)
+                rollout = _create(start, reports, wish, actor=actor, now=now)
         except IntegrityError:
             active = Rollout.objects.filter(model=model, phase__in=ACTIVE).first()
             if active is None:
                 raise
             raise _already(model, active) from None
         text = f"Release {wish.candidate} beside release {start.stable.number}, by {actor.name}."
+        for warning in reports.warnings:
+            note(rollout, "warning", warning.code, warning.text, now=now)
         note(rollout, "phase", "planned", f"{text} {wish.comment}".strip(), actor=actor.name, now=now)
         record(
             actor, "rollout.start", subject=f"model/{model.name}", rollout=rollout.pk,
-            candidate=wish.candidate, stable=start.stable.number,
+            candidate=wish.candidate, stable=start.stable.number, fit=str(reports.fit.outcome),
+            accept_outage=wish.accept_outage,
         )  # fmt: skip
         queue_rollout_notices(rollout, now=now)
     return rollout
@@ -254,14 +276,17 @@ def _log(rollout: Rollout, action: str, text: str, *, actor: Actor, now: datetim
     record(actor, f"rollout.{action}", subject=f"model/{rollout.model.name}", rollout=rollout.pk)
 
 
-def _create(start: Start, wish: RolloutWish, *, actor: Actor, now: datetime) -> Rollout:
+def _create(start: Start, reports: Reports, wish: RolloutWish, *, actor: Actor, now: datetime) -> Rollout:
     return Rollout.objects.create(
         id="o" + make_id()[1:],
         model=start.model,
         candidate=start.candidate,
         stable=start.stable,
         base_plan=start.base.number,
-        steps=[asdict(step) for step in start.steps],
+        steps=[asdict(step) for step in reports.steps],
+        accept_outage=wish.accept_outage,
+        fit=reports.fit.as_json(),
+        swap=plan_swap(start.stable, reports.fit),
         gates=dict(wish.gates),
         hold_s=wish.hold_s,
         scales=[list(scale) for scale in start.scales],

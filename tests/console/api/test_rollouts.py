@@ -25,6 +25,7 @@ def model(routing_state: None) -> Model:
 
 
 def make_model() -> Model:
+    factories.make_sim_node()
     model = factories.make_model("smollm2")
     factories.make_release(model, number=1)
     factories.make_release(model, number=2, replicas=0)

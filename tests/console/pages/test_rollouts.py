@@ -38,6 +38,7 @@ def running(routing_state: None) -> Rollout:
 def idle(running: Rollout) -> Rollout:
     """The model's rollout has ended: another may begin."""
     Rollout.objects.filter(pk=running.pk).update(phase="rolled_back", ended_at=factories.T0)
+    factories.make_sim_node()
     return running
 
 

@@ -151,10 +151,17 @@ def test_a_device_that_nobody_measured_is_unknown_and_not_full() -> None:
 
 
 def test_facts_that_are_not_known_are_no_place_and_no_refusal() -> None:
-    report = plan(need=None, unknown="The facts of version 'v2' are not known yet.")
+    report = plan(need=None, why="The facts of version 'v2' are not known yet.", is_unknown=True)
 
     assert report.outcome is FitOutcome.UNKNOWN
     assert report.unknown == ("The facts of version 'v2' are not known yet.",)
+
+
+def test_a_runtime_that_no_node_has_is_impossible() -> None:
+    report = plan(need=None, why="No node has a runtime 'x'.")
+
+    assert report.outcome is FitOutcome.IMPOSSIBLE
+    assert report.missing == ("No node has a runtime 'x'.",)
 
 
 def test_what_nobody_told_leaves_the_memory_afterwards_open() -> None:

@@ -37,11 +37,11 @@ from tests.factories import (
     T0,
     make_gateway,
     make_model,
-    make_node,
     make_plan,
     make_release,
     make_replica,
     make_routing_state,
+    make_sim_node,
 )
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +56,7 @@ class World:
     def __init__(self) -> None:
         make_routing_state()
         self.model = make_model("smollm2")
-        self.node = make_node("node-a")
+        self.node = make_sim_node("node-a")
         self.stable = make_release(self.model, number=1)
         self.candidate = make_release(self.model, number=2, replicas=0)
         make_replica(self.stable, node=self.node, id="stable-1", routed=True)
