@@ -317,25 +317,31 @@ def _from_rolling_back(state: State, facts: Facts) -> Action:
     if facts.given_back_percent < 100:
         return Wait(f"stable starts: it carries {facts.given_back_percent} % of its weight so far")
     if not facts.acknowledged or facts.silent:
-        if facts.now - state.entered_at >= ROLLBACK_WAIT and not facts.silent:
-            return Enter(
-                Phase.FAILED, "not_acknowledged", "Gateways did not apply the rollback's plan in time."
-            )
-        if facts.silent:
-            return Wait(
-                f"not proven: {', '.join(facts.silent)} is silent and may still send. "
-                "Fencing stops the candidate's engines"
-            )
-        return Wait("gateways apply the plan")
+        return _unproven(state, facts)
     if not facts.drained:
         return Wait("streams end at the candidate")
     if facts.gave_room and facts.stable_percent < 100:
-        if facts.now - state.entered_at >= PREPARE_WAIT:
-            return Enter(Phase.FAILED, "stable_incomplete", "Stable did not come back in time.")
-        return Wait(f"stable loads again: {facts.stable_percent} % of its replicas are ready")
+        return _stable_returns(state, facts)
     return Enter(
         Phase.ROLLED_BACK, "proven", "Every gateway serves the plan, and nothing runs at the candidate."
     )
+
+
+def _unproven(state: State, facts: Facts) -> Action:
+    if facts.silent:
+        return Wait(
+            f"not proven: {', '.join(facts.silent)} is silent and may still send. "
+            "Fencing stops the candidate's engines"
+        )
+    if facts.now - state.entered_at >= ROLLBACK_WAIT:
+        return Enter(Phase.FAILED, "not_acknowledged", "Gateways did not apply the rollback's plan in time.")
+    return Wait("gateways apply the plan")
+
+
+def _stable_returns(state: State, facts: Facts) -> Action:
+    if facts.now - state.entered_at >= PREPARE_WAIT:
+        return Enter(Phase.FAILED, "stable_incomplete", "The stable release did not come back in time.")
+    return Wait(f"the stable release loads again: {facts.stable_percent} % of its replicas are ready")
 
 
 _NEXT = {
