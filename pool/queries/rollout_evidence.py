@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from django.db.models import F, FloatField
+from django.db.models import FloatField, Max
 from django.db.models.functions import Cast, Extract, Floor
 
 from pool.domain.gates import ALPHA, GATES, read_gates
@@ -107,11 +107,17 @@ def _lines(rollout: Rollout, start: datetime, end: datetime) -> tuple[GateLine, 
     worse_bar = math.log(max(1, len(settings.acting)) / ALPHA)
     stretch_s = max(_RESOLUTION_S, math.ceil((end - start).total_seconds() / MOST_POINTS))
     bucket = Floor(Cast(Extract("at", "epoch"), FloatField()) / float(stretch_s))
-    rows = (
+    newest = (
         rollout.readings.filter(at__gte=start, at__lte=end)
+        .order_by()
         .annotate(bucket=bucket)
-        .order_by("gate", "bucket", F("id").desc())
-        .distinct("gate", "bucket")
+        .values("gate", "bucket")
+        .annotate(newest=Max("id"))
+        .values("newest")
+    )
+    rows = (
+        rollout.readings.filter(pk__in=newest)
+        .order_by("id")
         .values_list("gate", "at", "worse_log", "not_worse_log", "outcome")
     )
     by_gate: dict[str, list[tuple[datetime, float, float, str]]] = {}

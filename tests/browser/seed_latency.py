@@ -35,6 +35,23 @@ def seed_latency(*, now: datetime, span: timedelta = timedelta(minutes=6), every
     add_requests(records)
 
 
+def make_cells(
+    model: str, *, now: datetime, span: timedelta = timedelta(minutes=6)
+) -> dict[tuple[SeriesKey, datetime], Cell]:
+    """Of another model with the same traffic: each second's, for tests that read no record."""
+    draw = random.Random(11)
+    cells: dict[tuple[SeriesKey, datetime], Cell] = {}
+    end_s = int(now.timestamp())
+    for at_s in range(end_s - int(span.total_seconds()), end_s - 2, 2):
+        at = datetime.fromtimestamp(at_s, tz=UTC)
+        for number in range(draw.randint(2, 6)):
+            record = _make_record(draw, at, number)
+            record.model, record.replica = model, f"rgray000{record.release}"
+            for key in _keys_of(record):
+                cells.setdefault((key, at), Cell()).add(_cell_of(record))
+    return cells
+
+
 def _make_record(draw: random.Random, ended_at: datetime, number: int) -> RequestRecord:
     release = 2 if draw.random() < 0.4 else 1
     replica, lane = draw.choice(REPLICAS[release]), draw.choices(LANES, (6, 3, 1))[0]

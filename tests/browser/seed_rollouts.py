@@ -6,8 +6,11 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from pool.models import GatewayInstance, Rollout, RolloutEvent
+from pool.domain.gates import GATES
+from pool.models import GateReading, GatewayInstance, GoldenRun, Rollout, RolloutEvent
+from pool.telemetry.store import add_cells
 from tests import factories
+from tests.browser.seed_latency import make_cells
 
 MODEL = "gray-model"
 STEPS: list[dict[str, object]] = [
@@ -28,6 +31,7 @@ def seed_rollouts(*, now: datetime | None = None) -> tuple[Rollout, Rollout]:
         },
         verdict_at=now,
     )
+    _fill(running, now)
     taken = _make(
         "bad-model", now, phase="rolling_back", step=0, plan=4, rollback_plan=4,
         weighted_at=now - timedelta(minutes=5), table_epoch=1, table_version=10,
@@ -79,6 +83,33 @@ def _make(name: str, now: datetime, **values: object) -> Rollout:
         rollout=rollout, at=now, kind="phase", code="step", text="stepping: Step 2 of 4: 25 %."
     )
     return rollout
+
+
+def _fill(rollout: Rollout, now: datetime) -> None:
+    """Readings of 20 minutes, traffic of the last minutes, and one run of golden prompts."""
+    readings = []
+    for place, gate in enumerate(GATES):
+        for reading in range(120):
+            way = (reading % 60) / 60
+            readings.append(
+                GateReading(
+                    rollout=rollout,
+                    gate=gate,
+                    at=now - timedelta(seconds=10 * (119 - reading)),
+                    outcome="not_yet",
+                    worse_log=0.3 + 0.2 * place * (reading % 7) / 7,
+                    not_worse_log=3.2 * way * (1 - 0.12 * place) - 0.1,
+                )  # fmt: skip
+            )
+    GateReading.objects.bulk_create(readings)
+    add_cells(make_cells(MODEL, now=now))
+    node = factories.make_node("gray-node")
+    replica = factories.make_replica(rollout.candidate, node=node, id="rgray0002")
+    GoldenRun.objects.create(
+        rollout=rollout, model=rollout.model, stage="before", replica=replica, generation=1, questions=[{}],
+        phase="done", done_at=now - timedelta(minutes=21),
+        outcomes=[{"name": "capital", "matches": True, "why": "", "text": "Paris", "required": True}],
+    )  # fmt: skip
 
 
 def _gate(name: str, outcome: str, worse: float, not_worse: float) -> dict[str, object]:

@@ -24,6 +24,9 @@ def test_rollout_pages_are_clean_and_fit_and_take_back(open_tab: OpenTab, tmp_pa
     }
     for name, path in paths.items():
         assert tab.open(path) == 200
+        if name == "rollout":
+            tab.page.locator("[data-evidence] .scatterlayer").first.wait_for()
+            tab.page.get_by_text("Loading …").first.wait_for(state="hidden")
         for scheme in ("light", "dark"):
             tab.page.emulate_media(color_scheme=scheme)
             for width in (1280, 390):

@@ -114,7 +114,7 @@ def step_row(step: StepRow, row: RolloutRow, requests: Mapping[str, int], *, now
         "weight": f"{step.weight} %",
         "state": _(step.state),
         "tone": _STEP_TONES[step.state],
-        "lanes": ", ".join(step.lanes) or _("all lanes"),
+        "lanes": ", ".join(step.lanes),
         "soak": _soak_words(step, row, now) if is_current else span_words(step.soak_s),
         "requests": _request_words(step, requests) if is_current else format_count(step.min_requests),
     }

@@ -82,7 +82,16 @@ async function loadDifference() {
   });
   const isEmpty = figure.about.data?.state === "absent";
   say("difference", isEmpty ? words.noDifference : "");
-  await plane.draw(figure);
+  await plane.draw(thin(figure));
+}
+
+/** The picture is low: a label for each power of ten. */
+function thin(figure) {
+  const { yaxis } = figure.layout;
+  const kept = yaxis.tickvals.map((value) => Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-6);
+  yaxis.ticktext = yaxis.ticktext.filter((_, place) => kept[place]);
+  yaxis.tickvals = yaxis.tickvals.filter((_, place) => kept[place]);
+  return figure;
 }
 
 const reloadEvidence = keep(loadEvidence, "evidence", EVIDENCE_MS);
