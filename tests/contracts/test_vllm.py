@@ -37,6 +37,12 @@ def test_the_second_replica_is_forked(fleet: Fleet) -> None:
     assert engine.process().forked
 
 
+def test_temporary_files_of_a_forked_engine_lie_in_its_own_folder(fleet: Fleet) -> None:
+    engine = fleet.start()
+
+    assert len(list(Path(engine.spec.directory).glob("vllm_dist_*"))) == 1
+
+
 def test_fc_33_a_context_beyond_the_model_fails_for_good(fleet: Fleet) -> None:
     assert explain(start_with(fleet, "model", max_model_len=500_000)) == (StartCode.CONTEXT_TOO_LONG, True)
 

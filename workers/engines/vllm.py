@@ -55,7 +55,7 @@ GIB = 2**30
 # A name that never resolves (RFC 2606): an image by URL would make the engine fetch what a caller names, from
 # inside the network (FC-50). Images in the request itself (data:) are taken.
 NO_MEDIA_DOMAIN = "none.invalid"
-# A Unix socket's path ends at 107 bytes; the engine adds a slash and 36 characters.
+# A Unix socket's path ends at 107 bytes; the engine adds a slash and 36 characters, Python's own ones are shorter.
 LONGEST_RPC_FOLDER_BYTES = 68
 
 
@@ -246,9 +246,9 @@ def _engine_env(spec: EngineSpec, settings: EngineSettings) -> dict[str, str]:
         "CUDA_CACHE_PATH": f"{caches}/cuda",
         RING_VARIABLE: f"{spec.directory}/{FILE_NAME}",
     }
-    # Its processes' sockets go with the engine's folder; the default leaves them in /tmp, one set for each start.
+    # Sockets and temporary files go with the engine's folder; the default leaves some in /tmp at each start.
     if len(os.fsencode(spec.directory)) <= LONGEST_RPC_FOLDER_BYTES:
-        env["VLLM_RPC_BASE_PATH"] = spec.directory
+        env |= {"VLLM_RPC_BASE_PATH": spec.directory, "TMPDIR": spec.directory}
     if spec.device_uuids and spec.runtime.platform == "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.device_uuids)
     if spec.internal_ports:

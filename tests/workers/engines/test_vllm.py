@@ -159,12 +159,13 @@ def test_fc_50_no_engine_fetches_what_a_caller_names(tmp_path: Path) -> None:
     assert VllmDriver().build_command(spec).env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
 
-def test_the_sockets_of_an_engines_processes_lie_in_its_own_folder(tmp_path: Path) -> None:
+def test_sockets_and_temporary_files_of_an_engine_lie_in_its_own_folder(tmp_path: Path) -> None:
     near = replace(make_spec(tmp_path), engines_dir="/var/sluice/engines")
     far = replace(near, engines_dir="/" + "x" * 80)
 
-    assert VllmDriver().build_command(near).env["VLLM_RPC_BASE_PATH"] == near.directory
-    assert "VLLM_RPC_BASE_PATH" not in VllmDriver().build_command(far).env
+    for name in ("VLLM_RPC_BASE_PATH", "TMPDIR"):
+        assert VllmDriver().build_command(near).env[name] == near.directory
+        assert name not in VllmDriver().build_command(far).env
 
 
 def test_each_engine_writes_its_steps_and_profiles_into_its_own_folder(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -163,6 +164,8 @@ def _become_engine(job: dict[str, Any], descriptors: list[int], peer: socket.soc
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.clear()
     os.environ.update(job["env"])
+    # Imports may have asked for the folder already, under the fork server's environment.
+    tempfile.tempdir = None
     os.chdir(job["cwd"])
     sys.argv = job["argv"]
     _seed_anew()
