@@ -9,10 +9,11 @@ from django.db.models import QuerySet
 
 from pool.domain.backoff import FailureKind
 from pool.domain.replica import Phase as ReplicaPhase
-from pool.domain.rollout import ACTIVE, Facts, Judgement, Phase, State, Step
-from pool.domain.rollout_plans import Split, largest_weight
-from pool.models import GatewayInstance, Plan, Replica, Rollout, Scale
+from pool.domain.rollout import ACTIVE, Facts, Judgement, Phase, State, Step, coming_step
+from pool.domain.rollout_plans import Split, largest_weight, split_of_step
+from pool.models import GatewayInstance, Lane, Plan, Replica, Rollout, Scale
 from pool.queries.acknowledgements import count_in_flight, is_acknowledged, list_live_gateways
+from pool.queries.capacity import find_lack
 from pool.queries.cells import CellFilter, find_series, sum_counts
 from pool.queries.golden import read_golden
 
@@ -98,6 +99,7 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
         judgement=judgement,
         judgement_text=text,
         broken_limit=broken,
+        lacks_capacity=_find_lack(rollout, now),
         requests=requests,
         lanes_in_use=in_use,
         in_force=rollout.plan is None or _is_in_force(rollout),
@@ -106,6 +108,8 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
         drained=proof.running == 0,
         stable_percent=proof.stable_percent,
         given_back_percent=_given_back(rollout),
+        gave_room=bool(rollout.swap.get("made")),
+        places=_find_waiting(replicas),
     )
 
 
@@ -156,6 +160,14 @@ def _find_failure(replicas: list[Replica]) -> str:
     return ""
 
 
+def _find_waiting(replicas: list[Replica]) -> str:
+    """The first replica without a place, and why."""
+    for replica in replicas:
+        if replica.phase == ReplicaPhase.PENDING and replica.reason_text:
+            return f"replica {replica.pk} waits for a place: {replica.reason_text}"
+    return ""
+
+
 def _read_verdict(rollout: Rollout, now: datetime) -> tuple[Judgement, str, str]:
     """An old verdict is none (FC-11)."""
     if rollout.verdict_at is None:
@@ -191,6 +203,22 @@ def _count_requests(rollout: Rollout, now: datetime) -> tuple[dict[str, int], fr
     return requests, frozenset(in_use)
 
 
+def _find_lack(rollout: Rollout, now: datetime) -> str:
+    """Looked at only where a step could begin now. Where nothing of stable is left, waiting only lengthens the
+    outage."""
+    if rollout.swap.get("is_full"):
+        return ""
+    state = state_of(rollout)
+    number = coming_step(state, now)
+    if number is None:
+        return ""
+    base = Plan.objects.get(model_id=rollout.model_id, number=rollout.base_plan)
+    lanes = list(Lane.objects.filter(model_id=rollout.model_id).values_list("name", flat=True))
+    split = split_of_step(_split_of(base), rollout.candidate.number, state.steps, number, lanes)
+    weights = {lane: split.lanes.get(lane, split.weights).get(rollout.candidate.number, 0) for lane in lanes}
+    return find_lack(rollout.model.name, rollout.candidate.number, weights, now)
+
+
 def _is_in_force(rollout: Rollout) -> bool:
     in_force = Plan.objects.filter(in_force__model=rollout.model_id).first()
     return in_force is not None and in_force.number == rollout.plan
@@ -201,8 +229,11 @@ def _given_back(rollout: Rollout) -> int:
     if rollout.rollback_plan is None:
         return 100
     plan = Plan.objects.get(model_id=rollout.model_id, number=rollout.rollback_plan)
-    split = Split(_numbers(plan.weights), {lane: _numbers(weights) for lane, weights in plan.lanes.items()})
-    return 100 - largest_weight(split, rollout.candidate.number)
+    return 100 - largest_weight(_split_of(plan), rollout.candidate.number)
+
+
+def _split_of(plan: Plan) -> Split:
+    return Split(_numbers(plan.weights), {lane: _numbers(weights) for lane, weights in plan.lanes.items()})
 
 
 def _numbers(weights: dict[str, int]) -> dict[int, int]:
