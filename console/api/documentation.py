@@ -65,12 +65,19 @@ def describe_read(
 
 
 def describe_post(
-    answer: Any, *, request: Any = None, status: int = 200, codes: tuple[str, ...] = (), **options: Any
+    answer: Any,
+    *,
+    request: Any = None,
+    status: int = 200,
+    codes: tuple[str, ...] = (),
+    others: dict[int, Any] | None = None,
+    **options: Any,
 ) -> Callable[[View], View]:
+    """`others`: further answers that are no errors, by status."""
     return extend_schema(
         request=request,
         parameters=[IDEMPOTENCY_KEY],
-        responses={status: answer} | _errors((*ALWAYS, *ON_POST, *codes)),
+        responses={status: answer} | (others or {}) | _errors((*ALWAYS, *ON_POST, *codes)),
         **options,
     )
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from django.utils import timezone
-from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from console.access import Right
 from console.api.documentation import LIMIT, OFFSET, describe_post, describe_read
+from console.api.rollout_inputs import RolloutInput, StreamsInput, read_wish
 from console.api.shapes import page_of, shape_of, to_json
 from console.api.views import PoolView, answer_one, created, done, once, present
+from pool.domain.fit_report import FitReport
+from pool.domain.release_diff import ReleaseDiff, Warn
 from pool.domain.rollout import Step
 from pool.models import Rollout
 from pool.queries.models import find_model
@@ -33,48 +34,9 @@ from pool.queries.rollouts import Proof, find_rollout, load_proof
 from pool.services import rollouts
 from pool.services.audit import Actor
 from pool.services.idempotency import Answer
-from pool.services.rollouts import DEFAULT_STEPS, RolloutWish
+from pool.services.rollouts import RolloutWish
 
-_LARGEST = 2**31 - 1
 Act = Callable[[str, Actor, datetime], tuple[Rollout, bool]]
-
-
-class StepInput(serializers.Serializer[Any]):
-    weight = serializers.IntegerField(min_value=1, max_value=100, help_text="Percent for the candidate.")
-    soak_s = serializers.IntegerField(min_value=0, max_value=rollouts.LONGEST_SOAK_S, default=300)
-    min_requests = serializers.IntegerField(
-        min_value=0,
-        max_value=rollouts.MOST_REQUESTS,
-        default=200,
-        help_text="Of the candidate, in each lane that has traffic, since the step began.",
-    )
-
-
-class RolloutInput(serializers.Serializer[Any]):
-    candidate = serializers.IntegerField(min_value=1, max_value=_LARGEST, help_text="Release number.")
-    steps = StepInput(many=True, required=False)
-    gates = serializers.DictField(
-        required=False,
-        help_text="{gate: {margin_ratio, margin_points, limit_ratio, limit_s, dry_run}}; docs/verdict.md names them.",
-    )
-    hold_s = serializers.IntegerField(min_value=0, max_value=rollouts.LONGEST_HOLD_S, default=1800)
-    lanes = serializers.ListField(
-        child=serializers.CharField(max_length=63),
-        required=False,
-        help_text="One lane after the other in this order, each with all steps; empty: all at once.",
-    )
-    replicas = serializers.IntegerField(min_value=1, max_value=512, required=False, allow_null=True)
-    comment = serializers.CharField(max_length=4000, default="", allow_blank=True)
-    dry_run = serializers.BooleanField(
-        default=False, help_text="Tells what a start would do, and starts nothing."
-    )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """What is not known is refused: a start that leaves out a wish does something else than was asked for."""
-        unknown = sorted(set(self.initial_data) - set(self.fields))
-        if unknown:
-            raise serializers.ValidationError(dict.fromkeys(unknown, "There is no such field."))
-        return attrs
 
 
 @dataclass(frozen=True)
@@ -86,21 +48,17 @@ class RolloutPreview:
     candidate: int
     stable: int
     base_plan: int
-    steps: tuple[dict[str, int], ...]
+    steps: tuple[Step, ...]
+    """As the rollout would go by them: a swap of all replicas goes to full weight at once."""
     lanes: tuple[str, ...]
     replicas: dict[str, int]
     hold_s: int
-
-
-class StreamsInput(serializers.Serializer[Any]):
-    end_after_tokens = serializers.IntegerField(
-        min_value=0,
-        max_value=100_000,
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="Running streams of the candidate end after so many more tokens; without it they finish.",
-    )
+    accept_outage: bool
+    diff: ReleaseDiff
+    fit: FitReport
+    warnings: tuple[Warn, ...]
+    refusal: str
+    """Why a start would be refused for want of room; empty: it would not."""
 
 
 class RolloutList(PoolView):
@@ -116,16 +74,18 @@ class RolloutList(PoolView):
         request=RolloutInput,
         status=201,
         operation_id="start_rollout",
+        others={200: shape_of(RolloutPreview)},
         description="One at a time per model. Nothing is sent to the candidate before all of its replicas are warm. "
-        "With `dry_run` the answer is 200 with what a start would do: `{dry_run, model, candidate, stable, base_plan, "
-        "steps, lanes, replicas, hold_s}`.",
+        "With `dry_run` the answer is 200 with what a start would do: the difference of the releases, and the memory "
+        "of each device before, during and after. A start without room is refused with 409, and one that has room only "
+        "once replicas of stable have stopped needs `accept_outage`.",
     )
     @once()
     def post(self, request: Request, *, model: str) -> Answer:
         body = self.read_body(RolloutInput)
         if body["dry_run"]:
-            return Answer(200, to_json(_preview(model, _wish(body))))
-        found = rollouts.start_rollout(model, _wish(body), actor=self.actor(), now=timezone.now())
+            return Answer(200, to_json(_preview(model, read_wish(body))))
+        found = rollouts.start_rollout(model, read_wish(body), actor=self.actor(), now=timezone.now())
         return created(rollout_row(found))
 
 
@@ -237,32 +197,20 @@ class RolloutFence(_Action):
 
 def _preview(model: str, wish: RolloutWish) -> RolloutPreview:
     start = rollouts.preview_rollout(model, wish)
+    reports = rollouts.preview_reports(start, wish, now=timezone.now())
     return RolloutPreview(
         dry_run=True,
         model=model,
         candidate=start.candidate.number,
         stable=start.stable.number,
         base_plan=start.base.number,
-        steps=tuple(
-            {"weight": step.weight, "soak_s": step.soak_s, "min_requests": step.min_requests}
-            for step in wish.steps
-        ),
+        steps=reports.steps,
         lanes=wish.lanes,
         replicas=dict(start.scales),
         hold_s=wish.hold_s,
-    )
-
-
-def _wish(body: dict[str, Any]) -> RolloutWish:
-    steps = tuple(
-        Step(step["weight"], step["soak_s"], step["min_requests"]) for step in body.get("steps") or ()
-    )
-    return RolloutWish(
-        candidate=body["candidate"],
-        steps=steps or DEFAULT_STEPS,
-        gates=body.get("gates") or {},
-        hold_s=body["hold_s"],
-        lanes=tuple(body.get("lanes") or ()),
-        replicas=body.get("replicas"),
-        comment=body["comment"],
+        accept_outage=wish.accept_outage,
+        diff=reports.diff,
+        fit=reports.fit,
+        warnings=reports.warnings,
+        refusal=reports.refusal,
     )

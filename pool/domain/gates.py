@@ -41,8 +41,15 @@ DEFAULTS: Final[Mapping[str, GateSetting]] = MappingProxyType(
     }
 )
 GATES: Final = tuple(DEFAULTS)
-_HIGHEST: Final = {"margin_ratio": 10.0, "margin_points": 0.5, "limit_ratio": 0.95, "limit_s": 3600.0}
-_LOWEST: Final = {"margin_ratio": 0.0, "margin_points": 0.0001, "limit_ratio": 0.0001, "limit_s": 0.001}
+RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "margin_ratio": (0.0, 10.0),
+        "margin_points": (0.0001, 0.5),
+        "limit_ratio": (0.0001, 0.95),
+        "limit_s": (0.001, 3600.0),
+    }
+)
+"""Least and largest value of each setting that is a number."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,14 @@ def read_gates(written: Mapping[str, Any]) -> GateSettings:
     return GateSettings(by_gate)
 
 
+def settings_of(gate: str) -> tuple[str, ...]:
+    """Which settings a gate has."""
+    if gate in TIMES:
+        return ("margin_ratio", "limit_s", "dry_run")
+    limits = () if gate == "shape" else ("limit_ratio",)
+    return ("margin_ratio", "margin_points", *limits, "dry_run")
+
+
 def _read_gate(gate: str, written: Any, broken: list[str]) -> GateSetting:
     setting = DEFAULTS[gate]
     if not isinstance(written, Mapping):
@@ -91,8 +106,7 @@ def _read_gate(gate: str, written: Any, broken: list[str]) -> GateSetting:
 
 def _find_fault(gate: str, name: str, value: Any) -> str:
     """Empty where the value may stand."""
-    foreign = {"limit_ratio", "margin_points"} if gate in TIMES else {"limit_s"}
-    if name not in {*_LOWEST, "dry_run"} or name in foreign or (gate == "shape" and name == "limit_ratio"):
+    if name not in settings_of(gate):
         return "there is no such setting"
     if name == "dry_run":
         return "" if isinstance(value, bool) else "true or false is wanted"
@@ -100,7 +114,7 @@ def _find_fault(gate: str, name: str, value: Any) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "a number is wanted"
-    lowest, highest = _LOWEST[name], _HIGHEST[name]
+    lowest, highest = RANGES[name]
     return "" if lowest <= value <= highest else f"a number from {lowest:g} to {highest:g} is wanted"
 
 

@@ -56,7 +56,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaMemory:
+class ReplicaPrediction:
     """Predicted, of one replica on each of its devices. None: unknown, and `unknown` says why. `device_bytes`: what
     must be free before it starts. `printed_tokens`: what an engine that runs has said itself."""
 
@@ -70,12 +70,12 @@ class ReplicaMemory:
 
 
 @dataclass(frozen=True)
-class LaneMemory:
+class LanePrediction:
     """`lane` None: all lanes. A change is candidate less stable; None where either is unknown."""
 
     lane: str | None
-    stable: ReplicaMemory
-    candidate: ReplicaMemory
+    stable: ReplicaPrediction
+    candidate: ReplicaPrediction
     kv_tokens_change: int | None
     kv_bytes_change: int | None
     device_bytes_change: int | None
@@ -98,7 +98,7 @@ class ReleaseDiff:
     candidate: int
     changes: tuple[Change, ...]
     changed: tuple[str, ...]
-    memory: tuple[LaneMemory, ...]
+    memory: tuple[LanePrediction, ...]
     warnings: tuple[Warn, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -188,8 +188,8 @@ def _by_lane(name: str, by_lane: Mapping[str, tuple[Any, Any]], lanes: int) -> l
     return [Change(area, name, lane or None, *pair) for lane, pair in by_lane.items()]
 
 
-def _memory(lane: str, new: ReplicaMemory, old: ReplicaMemory) -> LaneMemory:
-    return LaneMemory(
+def _memory(lane: str, new: ReplicaPrediction, old: ReplicaPrediction) -> LanePrediction:
+    return LanePrediction(
         lane=lane or None,
         stable=old,
         candidate=new,
@@ -200,23 +200,23 @@ def _memory(lane: str, new: ReplicaMemory, old: ReplicaMemory) -> LaneMemory:
     )
 
 
-def _predict(side: Side, lane: LaneSide) -> ReplicaMemory:
+def _predict(side: Side, lane: LaneSide) -> ReplicaPrediction:
     printed = lane.printed_tokens
     if side.is_simulated:
-        return ReplicaMemory(
+        return ReplicaPrediction(
             unknown="a simulated engine holds no weights and no cache", printed_tokens=printed
         )
     if side.facts is None:
-        return ReplicaMemory(
+        return ReplicaPrediction(
             unknown=f"the facts of version {side.version} are not read yet", printed_tokens=printed
         )
     if side.device is None:
-        return ReplicaMemory(
+        return ReplicaPrediction(
             unknown=f"no device for runtime {side.runtime} is measured", printed_tokens=printed
         )
     fit = decide_fit(side.facts, lane.settings, device=side.device)
     needed = footprint_bytes(side.facts, lane.settings, device=side.device)
-    return ReplicaMemory(
+    return ReplicaPrediction(
         kv_tokens=fit.plan.printed_tokens if fit.plan else None,
         kv_bytes=fit.plan.budget_bytes if fit.plan else None,
         weight_bytes=fit.weight_bytes,
@@ -231,14 +231,14 @@ def _less(after: int | None, before: int | None) -> int | None:
     return None if after is None or before is None else after - before
 
 
-def _say(before: ReplicaMemory, after: ReplicaMemory) -> str:
+def _say(before: ReplicaPrediction, after: ReplicaPrediction) -> str:
     tokens = f"KV cache per replica: {_tokens(before)} → {_tokens(after)}"
     device = f"on each device {_size(before.device_bytes)} → {_size(after.device_bytes)}"
     unknown = " ".join(dict.fromkeys(f"Unknown: {side.unknown}." for side in (before, after) if side.unknown))
     return f"{tokens}, {_size(before.kv_bytes)} → {_size(after.kv_bytes)}; {device}. {unknown}".strip()
 
 
-def _tokens(side: ReplicaMemory) -> str:
+def _tokens(side: ReplicaPrediction) -> str:
     if side.kv_tokens is None:
         return "unknown" if side.printed_tokens is None else f"{side.printed_tokens} tokens as printed"
     return f"{'about ' if side.is_estimate else ''}{side.kv_tokens} tokens"

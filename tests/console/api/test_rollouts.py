@@ -10,7 +10,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from pool.domain.rollout import Phase
-from pool.models import AuditEntry, Model, Plan, Rollout, RolloutEvent
+from pool.models import AuditEntry, Model, Plan, Rollout, RolloutEvent, Runtime
 from pool.services.rollout_moves import update_if
 from tests import factories
 from tests.console.api.test_idempotency import race
@@ -71,7 +71,10 @@ def test_a_rollout_is_started_listed_and_read(as_operator: APIClient, model: Mod
         ({"steps": [{"weight": 101}]}, "100"),
         ({"lanes": ["nowhere"]}, "nowhere"),
         ({"gates": {"beauty": {}}}, "beauty"),
-        ({"accept_outage": True}, "no such field"),
+        ({"force": True}, "no such field"),
+        ({"gates": []}, "object"),
+        ({"gates": {"ttft": {"limit_ratio": 0.1}}}, "no such setting"),
+        ({"gates": {"errors": {"margin_ratio": 11}}}, "from 0 to 10"),
     ],
 )
 def test_bad_input_is_refused_and_makes_nothing(
@@ -91,20 +94,39 @@ def test_a_dry_run_tells_what_a_start_would_do_and_starts_nothing(
     answer = start(as_operator, dry_run=True)
 
     assert answer.status_code == 200
-    assert answer.json() == {
-        "dry_run": True,
-        "model": "smollm2",
-        "candidate": 2,
-        "stable": 1,
-        "base_plan": 1,
-        "steps": START["steps"],
-        "lanes": [],
-        "replicas": {"": 1},
-        "hold_s": 60,
-    }
+    told = answer.json()
+    assert {name: told[name] for name in ("dry_run", "model", "candidate", "stable", "base_plan")} == {
+        "dry_run": True, "model": "smollm2", "candidate": 2, "stable": 1, "base_plan": 1,
+    }  # fmt: skip
+    assert told["steps"] == [{"weight": 10, "soak_s": 60, "min_requests": 5, "lanes": []}]
+    assert (told["replicas"], told["hold_s"], told["accept_outage"]) == ({"": 1}, 60, False)
+    assert told["diff"]["changes"] == []
+    assert told["fit"]["outcome"] == "fits_beside"
+    assert told["fit"]["places"][0]["node"] == "node-a"
+    assert [warning["code"] for warning in told["warnings"]] == ["nothing_changed"]
+    assert told["refusal"] == ""
     assert start(as_operator, dry_run=True, candidate=1).status_code == 400
     assert not Rollout.objects.exists()
     assert not RolloutEvent.objects.exists()
+
+
+@pytest.mark.django_db
+def test_fc16_a_start_without_a_place_is_refused_and_a_dry_run_says_so(
+    as_operator: APIClient, model: Model
+) -> None:
+    Runtime.objects.all().delete()
+
+    told = start(as_operator, dry_run=True)
+    answer = start(as_operator)
+
+    assert told.status_code == 200
+    assert told.json()["fit"]["missing"] == ["No node has a runtime 'sim-1'."]
+    assert "There is no place" in told.json()["refusal"]
+    assert answer.status_code == 409
+    error = answer.json()["error"]
+    assert error["message"] == told.json()["refusal"]
+    assert (error["details"]["outcome"], error["details"]["outage_s"]) == ("impossible", None)
+    assert not Rollout.objects.exists()
 
 
 @pytest.mark.django_db
