@@ -9,7 +9,7 @@ from django.db import transaction
 from pool.models import Plan
 from pool.services import plans, rollouts
 from pool.services.audit import Actor
-from pool.services.beside_rollouts import is_moving
+from pool.services.beside_rollouts import find_moving
 
 
 def roll_back_model(
@@ -18,8 +18,7 @@ def roll_back_model(
     """Returns the plan in force and whether this call wrote it. A repeated click changes nothing."""
     with transaction.atomic():
         model = plans.lock_model(model_name)
-        active = rollouts.find_active(model)
-        moving = active if active is not None and is_moving(active) else None
+        moving = find_moving(model)
         if to_plan is None and moving is not None:
             _, changed = rollouts.roll_back(moving.pk, actor=actor, now=now)
             return Plan.objects.get(in_force__model=model), changed
