@@ -65,6 +65,8 @@ class RolloutForm(forms.Form):
         label=gettext_lazy("Hold (minutes)"), initial=30, min_value=0, max_value=rollouts.LONGEST_HOLD_S // 60,
         help_text=gettext_lazy("At full weight with the stable release still warm; one click goes back at once."),
     )  # fmt: skip
+    accept_outage = forms.BooleanField(required=False)
+    """Shown by the preview alone, where there is no other way."""
     comment = forms.CharField(
         label=gettext_lazy("Comment"),
         required=False,
@@ -136,6 +138,7 @@ class RolloutForm(forms.Form):
             hold_s=data["hold_min"] * 60,
             lanes=self.lanes if data["lane_by_lane"] else (),
             replicas=data["replicas"],
+            accept_outage=data["accept_outage"],
             comment=data["comment"],
         )
 

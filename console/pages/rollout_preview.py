@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from console.pages.rollout_form import RolloutForm
+from console.pages.rollout_room import ChangeRow, Room, change_rows, room_of
 from console.rollout_words import (
     gate_words,
     least_time_words,
@@ -17,8 +19,10 @@ from console.rollout_words import (
     weight_words,
 )
 from pool.domain.errors import PoolError
+from pool.domain.rollout import Step
 from pool.services.errors import NotFound
-from pool.services.rollouts import RolloutWish, Start, preview_rollout
+from pool.services.rollout_room import Reports
+from pool.services.rollouts import RolloutWish, Start, preview_reports, preview_rollout
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class Preview:
     problems: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
+    room: Room | None = None
+    changes: tuple[ChangeRow, ...] = ()
+    memory: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     end: str = ""
     back: str = ""
     least: str = ""
@@ -48,7 +56,7 @@ def preview_form(model: str, form: RolloutForm) -> Preview:
         listed = error.details.get("problems")
         problems = [str(one) for one in listed] if isinstance(listed, list | tuple) else [error.message]
         return Preview(problems=tuple(problems))
-    return _describe(start, wish)
+    return _describe(start, wish, preview_reports(start, wish, now=timezone.now()))
 
 
 def read_initial(form: RolloutForm) -> dict[str, Any]:
@@ -63,7 +71,7 @@ def read_initial(form: RolloutForm) -> dict[str, Any]:
     return data
 
 
-def _describe(start: Start, wish: RolloutWish) -> Preview:
+def _describe(start: Start, wish: RolloutWish, reports: Reports) -> Preview:
     names = {
         "model": start.model.name,
         "candidate": start.candidate.number,
@@ -72,7 +80,11 @@ def _describe(start: Start, wish: RolloutWish) -> Preview:
     }
     return Preview(
         facts=(_scale_words(start, names), *_lane_words(wish, names), *_dry_words(wish)),
-        steps=tuple(step_words(step) for step in wish.steps),
+        steps=tuple(step_words(step) for step in _told_steps(start, wish, reports)),
+        room=room_of(reports, is_accepted=wish.accept_outage),
+        changes=change_rows(reports.diff),
+        memory=tuple(row.text for row in reports.diff.memory if row.text),
+        warnings=tuple(warning.text for warning in reports.diff.warnings),
         end=_(
             "All traffic of %(model)s goes to release %(candidate)d for %(hold)s, with release %(stable)d still warm. "
             "Then it is promoted, and the replicas of release %(stable)d are yours to stop."
@@ -82,8 +94,13 @@ def _describe(start: Start, wish: RolloutWish) -> Preview:
             "Until then one click, a gate that finds it worse, or a broken limit puts plan %(plan)d back: %(weights)s."
         )
         % {**names, "weights": weight_words(start.base.weights)},
-        least=least_time_words(start.steps, wish.hold_s),
+        least=least_time_words(reports.steps, wish.hold_s),
     )
+
+
+def _told_steps(start: Start, wish: RolloutWish, reports: Reports) -> tuple[Step, ...]:
+    """Lane by lane has each step once for every lane: one list of them is told, unless a swap changed it."""
+    return wish.steps if reports.steps == start.steps else reports.steps
 
 
 def _scale_words(start: Start, names: dict[str, Any]) -> str:
