@@ -48,12 +48,14 @@ class _AsGiven(serializers.Serializer[Any]):
 
 def _gate_input(gate: str) -> serializers.Field[Any, Any, Any, Any]:
     members: dict[str, Any] = {name: _setting_field(gate, name) for name in settings_of(gate)}
+    members["__doc__"] = f"Settings of the gate `{gate}`; what is left out has its default."
     kind = type(f"{gate.title().replace('_', '')}GateInput", (_AsGiven,), members)
     field: serializers.Field[Any, Any, Any, Any] = kind(required=False)
     return field
 
 
-GatesInput: Any = type("GatesInput", (_AsGiven,), {gate: _gate_input(gate) for gate in DEFAULTS})
+_MEMBERS: dict[str, Any] = {gate: _gate_input(gate) for gate in DEFAULTS}
+GatesInput: Any = type("GatesInput", (_AsGiven,), _MEMBERS | {"__doc__": "Settings by gate."})
 
 
 class StepInput(serializers.Serializer[Any]):

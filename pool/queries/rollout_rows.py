@@ -64,7 +64,7 @@ class RolloutRow:
 
 
 @dataclass(frozen=True)
-class EventRow:
+class RolloutEventRow:
     at: datetime
     kind: str
     code: str
@@ -87,12 +87,17 @@ class RolloutView:
     rollout: RolloutRow
     gates: dict[str, Any]
     """As the start asked for them; what is missing has its default."""
+    accept_outage: bool
+    fit: dict[str, Any]
+    """The fit report of its start (`FitReport.as_json`); empty: it began before there was one."""
+    swap: dict[str, Any]
+    """What stable gives up for room: `{replicas, scales: [[lane, before, during]], is_full, made}`; empty: nothing."""
     verdict: dict[str, Any]
     """The newest reading of every gate; empty before the first."""
     verdict_at: datetime | None
     proof: Proof | None
     """Since a rollback began."""
-    events: tuple[EventRow, ...]
+    events: tuple[RolloutEventRow, ...]
     """Newest first, at most 200."""
 
 
@@ -109,10 +114,13 @@ def find_rollout_view(rollout_id: str, *, now: datetime) -> RolloutView | None:
     return RolloutView(
         rollout=rollout_row(rollout),
         gates=rollout.gates,
+        accept_outage=rollout.accept_outage,
+        fit=rollout.fit,
+        swap=rollout.swap,
         verdict=rollout.verdict,
         verdict_at=rollout.verdict_at,
         proof=load_proof(rollout, now) if rollout.rollback_plan is not None else None,
-        events=tuple(EventRow(row.at, row.kind, row.code, row.text, row.actor) for row in events),
+        events=tuple(RolloutEventRow(row.at, row.kind, row.code, row.text, row.actor) for row in events),
     )
 
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from console.live.screens import tones
+from console.live.screens.readiness import readiness_cells
 from console.live.screens.rollout_state import (
     golden_row,
     late_cells,
@@ -22,9 +23,10 @@ from console.live.screens.rows import Tree, hue_of
 from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
 from pool.queries.golden import list_runs
 from pool.queries.models import find_model
+from pool.queries.readiness import load_readiness
 from pool.queries.rollout_evidence import count_step_requests, load_measured
 from pool.queries.rollout_rows import (
-    EventRow,
+    RolloutEventRow,
     RolloutRow,
     RolloutView,
     find_rollout_view,
@@ -68,6 +70,7 @@ def build_rollout(rollout_id: str) -> Tree:
         "measured": measured_cells(row, load_measured(row.model, now=now)),
         **outcome_cells(row),
         **late_cells(row, now=now),
+        **readiness_cells(load_readiness(row.model, now)),
         "steps": [step_row(step, row, requests, now=now) for step in row.steps],
         "golden": [golden_row(run) for run in golden],
         "no_golden": not golden,
@@ -272,7 +275,7 @@ def _gateway(row: GatewayProof) -> Tree:
     }
 
 
-def _event(event: EventRow) -> Tree:
+def _event(event: RolloutEventRow) -> Tree:
     return {
         "id": f"{event.at.timestamp():.6f}-{event.kind}-{event.code}",
         "at": to_iso(event.at),

@@ -9,11 +9,13 @@ from django.contrib.auth.models import User
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+from pool.domain.gates import GATES
 from pool.domain.rollout import Phase
 from pool.models import AuditEntry, Model, Plan, Rollout, RolloutEvent, Runtime
 from pool.services.rollout_moves import update_if
 from tests import factories
 from tests.console.api.test_idempotency import race
+from tests.console.api.test_schema import load_schema
 
 V1 = "/api/v1"
 START = {"candidate": 2, "steps": [{"weight": 10, "soak_s": 60, "min_requests": 5}], "hold_s": 60}
@@ -232,3 +234,15 @@ def test_fc13_twenty_parallel_clicks_do_it_once(operator: User, action: str, aud
     assert AuditEntry.objects.filter(action=audited).count() == 1
     assert RolloutEvent.objects.filter(kind="operator").count() == 1
     assert Plan.objects.count() == plans + (action == "rollback")
+
+
+@pytest.mark.django_db
+def test_the_schema_names_each_gate_with_its_ranges_and_defaults() -> None:
+    parts = load_schema()["components"]["schemas"]
+
+    assert set(parts["GatesInputRequest"]["properties"]) == set(GATES)
+    ttft = parts["TtftGateInputRequest"]["properties"]
+    assert set(ttft) == {"margin_ratio", "limit_s", "dry_run"}
+    assert (ttft["margin_ratio"]["default"], ttft["margin_ratio"]["maximum"]) == (0.1, 10.0)
+    assert parts["ErrorsGateInputRequest"]["properties"]["limit_ratio"]["default"] == 0.05
+    assert "stages" in parts["DeviceFit"]["properties"]

@@ -128,7 +128,7 @@ def pool() -> Pool:
     return Pool()
 
 
-def phases() -> dict[str, str]:
+def phases() -> dict[int, str]:
     return dict(Replica.objects.order_by("created_at").values_list("release__number", "phase"))
 
 
