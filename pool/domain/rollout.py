@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from pool.domain.spans import span_in_words
+
 PLAN_WAIT = timedelta(minutes=2)
 """From a wish to replicas that exist."""
 PREPARE_WAIT = timedelta(hours=2)
@@ -157,6 +159,8 @@ class Facts:
     """Nothing runs at the candidate that has to be waited for."""
     stable_percent: int = 100
     """Share of its weight, in whole percents, that stable's ready replicas carry now."""
+    stable_grew: bool = False
+    """While rolling back: it carries more, in some lane, than the plan in force gives it."""
     given_back_percent: int = 100
     """While rolling back: the share of its weight that stable has in the plan in force."""
     gave_room: bool = False
@@ -305,14 +309,14 @@ def _from_holding(state: State, facts: Facts) -> Action:
         return Wait("another plan was put in force: take the rollout back, or put its plan in force again")
     left_s = state.hold_s - (facts.now - state.entered_at).total_seconds()
     if left_s > 0:
-        return Wait(f"holding for another {_in_words(left_s)}; the stable release stays warm")
+        return Wait(f"holding for another {span_in_words(left_s)}; the stable release stays warm")
     if not sum(facts.requests.values()):
         return Wait("no request came while it was held: nothing is known, so nothing is promoted")
     return Enter(Phase.PROMOTED, "held", "It was held at full weight without a broken limit.")
 
 
 def _from_rolling_back(state: State, facts: Facts) -> Action:
-    if facts.stable_percent > facts.given_back_percent:
+    if facts.stable_grew:
         return RollBack("stable_grew", f"Stable carries {facts.stable_percent} % of its weight now.")
     if facts.given_back_percent < 100:
         return Wait(f"stable starts: it carries {facts.given_back_percent} % of its weight so far")
@@ -362,7 +366,7 @@ def _late(state: State, facts: Facts) -> Action | None:
     return Enter(
         Phase.FAILED,
         "deadline",
-        f"It stayed in '{state.phase}' for over {_in_words(LIMITS[state.phase].total_seconds())}"
+        f"It stayed in '{state.phase}' for over {span_in_words(LIMITS[state.phase].total_seconds())}"
         f"{f': {why}' if why else ''}. Nothing was sent to the candidate.",
     )
 
@@ -380,7 +384,7 @@ def _to_holding(state: State, code: str) -> Enter:
 
 def _soaking(step: Step, state: State, facts: Facts) -> str:
     left_s = step.soak_s - (facts.now - state.entered_at).total_seconds()
-    return f"soaking for another {_in_words(left_s)}" if left_s > 0 else ""
+    return f"soaking for another {span_in_words(left_s)}" if left_s > 0 else ""
 
 
 def _short_of_requests(step: Step, facts: Facts) -> str:
@@ -393,10 +397,3 @@ def _short_of_requests(step: Step, facts: Facts) -> str:
         f"{lane} {seen} of {step.min_requests}" for lane, seen in short.items() if seen < step.min_requests
     ]
     return f"waiting for requests: {', '.join(missing)}" if missing else ""
-
-
-def _in_words(seconds: float) -> str:
-    whole = max(1, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    return f"{round(whole / 60)} min" if whole < 7200 else f"{round(whole / 3600)} h"

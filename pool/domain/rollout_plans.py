@@ -55,11 +55,28 @@ def split_of_step(
     )
 
 
-def split_of_rollback(base: Split, candidate: int, stable_percent: int) -> Split:
-    """The plan from before; while stable carries only a part of its weight, the candidate keeps the rest."""
-    if stable_percent >= 100:
+def split_of_rollback(
+    base: Split, now: Split, candidate: int, stable: Mapping[str, int], lanes: Sequence[str]
+) -> Split:
+    """The plan from before; where stable carries only a part of its weight, the candidate keeps the rest, and never
+    more than it has `now`. `stable`: by lane, in percent; "" stands for the lanes that are not named."""
+    general = min(now.weights.get(candidate, 0), 100 - min(stable.values(), default=100))
+    kept = {
+        lane: min(
+            now.lanes.get(lane, now.weights).get(candidate, 0), 100 - stable.get(lane, stable.get("", 100))
+        )
+        for lane in lanes
+    }
+    if not any((general, *kept.values())):
         return base
-    return _spread(base, candidate, 100 - max(0, stable_percent))
+    return Split(
+        mix(base.weights, candidate, general),
+        {
+            lane: mix(base.lanes.get(lane, base.weights), candidate, percent)
+            for lane, percent in kept.items()
+            if lane in base.lanes or percent != general
+        },
+    )
 
 
 def _spread(base: Split, candidate: int, percent: int) -> Split:

@@ -10,12 +10,18 @@ from django.db.models import QuerySet
 from pool.domain.backoff import FailureKind
 from pool.domain.replica import Phase as ReplicaPhase
 from pool.domain.rollout import ACTIVE, Facts, Judgement, Phase, State, Step, coming_step
-from pool.domain.rollout_plans import Split, largest_weight, split_of_step
-from pool.models import GatewayInstance, Lane, Plan, Replica, Rollout, Scale
+from pool.domain.rollout_plans import split_of_step
+from pool.models import GatewayInstance, Lane, Plan, Replica, Rollout
 from pool.queries.acknowledgements import count_in_flight, is_acknowledged, list_live_gateways
 from pool.queries.capacity import find_lack
 from pool.queries.cells import CellFilter, find_series, sum_counts
 from pool.queries.golden import read_golden
+from pool.queries.rollback_weights import (
+    given_back_percent_of,
+    has_stable_grown,
+    split_of,
+    stable_percents_of,
+)
 
 VERDICT_STALE = timedelta(seconds=30)
 _LOADED = (ReplicaPhase.WARMING, ReplicaPhase.READY)
@@ -107,7 +113,8 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
         silent=silent,
         drained=proof.running == 0,
         stable_percent=proof.stable_percent,
-        given_back_percent=_given_back(rollout),
+        given_back_percent=given_back_percent_of(rollout),
+        stable_grew=rollout.rollback_plan is not None and has_stable_grown(rollout),
         gave_room=bool(rollout.swap.get("made")),
         places=_find_waiting(replicas),
     )
@@ -132,10 +139,10 @@ def load_proof(rollout: Rollout, now: datetime) -> Proof:
     counts = [count_in_flight(live, one) for one in candidates]
     running = None if None in counts else sum(count or 0 for count in counts)
     sent = [gateway.last_sent_at for gateway in gateways if gateway.last_sent_at is not None]
-    given_back = _given_back(rollout)
+    given_back = given_back_percent_of(rollout)
     return Proof(
         plan=rollout.plan,
-        stable_percent=stable_percent_of(rollout),
+        stable_percent=min(stable_percents_of(rollout).values()),
         gateways=gateways,
         last_sent_at=max(sent, default=None),
         running=running,
@@ -214,7 +221,7 @@ def _find_lack(rollout: Rollout, now: datetime) -> str:
         return ""
     base = Plan.objects.get(model_id=rollout.model_id, number=rollout.base_plan)
     lanes = list(Lane.objects.filter(model_id=rollout.model_id).values_list("name", flat=True))
-    split = split_of_step(_split_of(base), rollout.candidate.number, state.steps, number, lanes)
+    split = split_of_step(split_of(base), rollout.candidate.number, state.steps, number, lanes)
     weights = {lane: split.lanes.get(lane, split.weights).get(rollout.candidate.number, 0) for lane in lanes}
     return find_lack(rollout.model.name, rollout.candidate.number, weights, now)
 
@@ -222,31 +229,6 @@ def _find_lack(rollout: Rollout, now: datetime) -> str:
 def _is_in_force(rollout: Rollout) -> bool:
     in_force = Plan.objects.filter(in_force__model=rollout.model_id).first()
     return in_force is not None and in_force.number == rollout.plan
-
-
-def _given_back(rollout: Rollout) -> int:
-    """100 less the largest weight that the candidate has in the rollback's plan."""
-    if rollout.rollback_plan is None:
-        return 100
-    plan = Plan.objects.get(model_id=rollout.model_id, number=rollout.rollback_plan)
-    return 100 - largest_weight(_split_of(plan), rollout.candidate.number)
-
-
-def _split_of(plan: Plan) -> Split:
-    return Split(_numbers(plan.weights), {lane: _numbers(weights) for lane, weights in plan.lanes.items()})
-
-
-def _numbers(weights: dict[str, int]) -> dict[int, int]:
-    return {int(number): percent for number, percent in weights.items()}
-
-
-def stable_percent_of(rollout: Rollout) -> int:
-    """Ready replicas of stable against those wished, 0 to 100. Without a wish: 100 if any is ready."""
-    wished = sum(Scale.objects.filter(release_id=rollout.stable_id).values_list("replicas", flat=True))
-    ready = Replica.objects.filter(
-        release_id=rollout.stable_id, phase=ReplicaPhase.READY, routed=True
-    ).count()
-    return min(100, 100 * ready // max(1, wished))
 
 
 def _last_sent(row: GatewayInstance | None, candidates: set[str]) -> datetime | None:

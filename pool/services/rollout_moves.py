@@ -19,9 +19,10 @@ from pool.domain.rollout import (
     Wait,
     deadline_of,
 )
-from pool.domain.rollout_plans import Split, split_of_rollback, split_of_step
+from pool.domain.rollout_plans import Split, largest_weight, split_of_step
 from pool.models import Plan, Rollout, RolloutEvent, Scale
-from pool.queries.rollouts import stable_percent_of, state_of
+from pool.queries.rollback_weights import rollback_split_of
+from pool.queries.rollouts import state_of
 from pool.services.audit import Actor, loop_actor, record
 from pool.services.notices import queue_rollout_notices
 from pool.services.plans import PlanWish, put_in_force, wish_of
@@ -52,12 +53,13 @@ def take_back(rollout: Rollout, code: str, text: str, *, actor: Actor, now: date
         return done
     # After a swap the candidate holds the room that stable needs: it leaves, and stable gets all of its weight back.
     swapped = has_swapped(rollout)
-    percent = 100 if swapped else stable_percent_of(rollout)
+    split = rollback_split_of(rollout, is_whole=swapped)
+    percent = 100 - largest_weight(split, rollout.candidate.number)
     first = rollout.phase != Phase.ROLLING_BACK
     values: dict[str, Any] = {"reason_code": code, "reason_text": text, "streams": rollout.streams}
     if first:
         values |= {"entered_at": now, "deadline_at": deadline_of(Phase.ROLLING_BACK, rollout.hold_s, now)}
-    wish = _rollback_wish(rollout, percent)
+    wish = _rollback_wish(rollout, split)
     # Before the plan: the table that it makes reads from this row how running streams are to end.
     if not update_if(rollout, phase=Phase.ROLLING_BACK, streams=rollout.streams):
         raise RuntimeError(f"rollout {rollout.pk} moved under its model's lock")
@@ -162,10 +164,9 @@ def _step_wish(rollout: Rollout, number: int) -> PlanWish:
     return PlanWish(split.weights, split.lanes, base.pins, base.shadow, comment)
 
 
-def _rollback_wish(rollout: Rollout, stable_percent: int) -> PlanWish:
+def _rollback_wish(rollout: Rollout, split: Split) -> PlanWish:
     comment = f"Rollback of rollout {rollout.pk} to plan {rollout.base_plan}"
     base = _base_wish(rollout, comment)
-    split = split_of_rollback(Split(base.weights, base.lanes), rollout.candidate.number, stable_percent)
     return PlanWish(split.weights, split.lanes, base.pins, base.shadow, comment)
 
 

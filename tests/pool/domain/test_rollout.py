@@ -175,9 +175,9 @@ def test_promote_goes_to_full_weight_without_its_gates_but_not_without_capacity(
 def test_fc10_a_rollback_follows_what_stable_carries_and_never_goes_down() -> None:
     rolling = state(Phase.ROLLING_BACK)
 
-    assert isinstance(decide(rolling, replace(GOOD, stable_percent=50, given_back_percent=25)), RollBack)
-    assert isinstance(decide(rolling, replace(GOOD, stable_percent=25, given_back_percent=50)), Wait)
-    assert isinstance(decide(rolling, replace(GOOD, stable_percent=50, given_back_percent=50)), Wait)
+    partly = replace(GOOD, stable_percent=50, given_back_percent=25)
+    assert isinstance(decide(rolling, replace(partly, stable_grew=True)), RollBack)
+    assert isinstance(decide(rolling, partly), Wait)
 
 
 def test_a_silent_gateway_is_named_and_nothing_is_called_complete() -> None:
@@ -270,8 +270,26 @@ def test_lanes_go_one_after_the_other_and_keep_what_they_have() -> None:
 
 def test_fc10_a_rollback_to_a_part_of_stable_leaves_the_candidate_the_rest() -> None:
     base = Split({1: 70, 3: 30}, {"long": {1: 100}})
+    now = Split({1: 0, 3: 0, 2: 100}, {})
+    lanes = ("short", "long")
 
-    assert split_of_rollback(base, 2, 100) == base
-    half = split_of_rollback(base, 2, 50)
+    assert split_of_rollback(base, now, 2, {"": 100}, lanes) == base
+    half = split_of_rollback(base, now, 2, {"": 50}, lanes)
     assert half == Split({1: 35, 3: 15, 2: 50}, {"long": {1: 50, 2: 50}})
     assert largest_weight(half, 2) == 50
+
+
+def test_fc10_a_rollback_never_raises_what_the_candidate_has() -> None:
+    base, now = Split({1: 100}, {}), Split({1: 90, 2: 10}, {})
+
+    assert split_of_rollback(base, now, 2, {"": 0}, ("short",)) == now
+    assert split_of_rollback(base, now, 2, {"": 95}, ("short",)) == Split({1: 95, 2: 5}, {})
+
+
+def test_fc10_a_lane_without_stable_replicas_holds_no_other_lane_up() -> None:
+    base, now = Split({1: 100}, {}), Split({1: 40, 2: 60}, {})
+
+    back = split_of_rollback(base, now, 2, {"short": 100, "long": 0}, ("short", "long"))
+
+    assert back.lanes["short"] == {1: 100, 2: 0}
+    assert back.lanes.get("long", back.weights) == {1: 40, 2: 60}

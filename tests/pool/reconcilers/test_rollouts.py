@@ -233,10 +233,10 @@ def test_fc10_weight_follows_stable_while_it_starts(world: World) -> None:
     Replica.objects.filter(pk="stable-1").update(phase="failed")
 
     roll_back(world.rollout.pk, actor=OLGA, now=world.now)
-    assert weights() == {"1": 0, "2": 100}
+    assert weights() == {"1": 90, "2": 10}
     Replica.objects.filter(pk="stable-1").update(phase="ready")
     assert world.advance() == Phase.ROLLING_BACK
-    assert weights() == {"1": 50, "2": 50}
+    assert weights() == {"1": 90, "2": 10}
     make_replica(world.stable, node=world.node, id="stable-2", routed=True)
     world.advance()
     assert weights() == {"1": 100}
