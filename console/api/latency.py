@@ -14,6 +14,7 @@ from rest_framework.response import Response
 
 from console.access import Right
 from console.api.documentation import describe_read
+from console.api.moments import Moment
 from console.api.shapes import shape_of, to_json
 from console.api.views import PoolView, present
 from pool.domain.cells import STAGES
@@ -66,8 +67,8 @@ class Numbers(Names):
 def _range_fields() -> dict[str, Any]:
     """`from` is a word of Python's: these fields are made, not written into a class."""
     return {
-        "from": serializers.DateTimeField(required=False, help_text="An hour before `to`, if left out."),
-        "to": serializers.DateTimeField(required=False, help_text="Now, if left out."),
+        "from": Moment(required=False, help_text="An hour before `to`, if left out."),
+        "to": Moment(required=False, help_text="Now, if left out."),
         "step": serializers.ChoiceField(
             choices=STEPS_S,
             required=False,
@@ -154,8 +155,8 @@ BrushQuery = _query(
     _filter_fields(),
     _stage_fields(),
     {
-        "cell_from": serializers.DateTimeField(required=False, help_text="`from`, if left out."),
-        "cell_to": serializers.DateTimeField(required=False, help_text="`to`, if left out."),
+        "cell_from": Moment(required=False, help_text="`from`, if left out."),
+        "cell_to": Moment(required=False, help_text="`to`, if left out."),
         "low_s": _seconds(),
         "high_s": _seconds(),
         "limit": serializers.IntegerField(min_value=1, max_value=LARGEST_LIST, default=50),

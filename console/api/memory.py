@@ -12,6 +12,7 @@ from rest_framework.response import Response
 
 from console.access import Right
 from console.api.documentation import describe_read
+from console.api.moments import Moment
 from console.api.shapes import shape_of, to_json
 from console.api.views import PoolView, present
 from pool.queries.device_memory import PoolMemory, load_pool_memory
@@ -33,11 +34,11 @@ class MapQuery(serializers.Serializer[Any]):
         default=60,
         help_text="Up to now, where `from` and `to` are absent.",
     )
-    to = serializers.DateTimeField(default=None, help_text="Default: now.")
+    to = Moment(default=None, help_text="Default: now.")
 
     def get_fields(self) -> dict[str, Any]:
         fields = super().get_fields()
-        fields["from"] = serializers.DateTimeField(default=None, help_text="Default: `minutes` before `to`.")
+        fields["from"] = Moment(default=None, help_text="Default: `minutes` before `to`.")
         return fields
 
     def validate(self, given: dict[str, Any]) -> dict[str, Any]:

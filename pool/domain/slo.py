@@ -275,9 +275,10 @@ def _bounds(name: str) -> tuple[float, float]:
 
 def _check_steps(name: str, value: Any) -> tuple[str, ...]:
     known = {step.value for step in AVAILABLE}
-    if not isinstance(value, list | tuple) or not known.issuperset(value):
+    steps: list[Any] = list(value) if isinstance(value, list | tuple) else [None]
+    if not all(isinstance(step, str) and step in known for step in steps):
         raise _wrong(name, f"is a list of {', '.join(sorted(known))}")
-    return tuple(dict.fromkeys(value))
+    return tuple(dict.fromkeys(steps))
 
 
 def _check_hours(value: Any) -> tuple[int, ...] | None:

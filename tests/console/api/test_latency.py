@@ -88,6 +88,9 @@ def test_the_query_filters(as_viewer: APIClient, query: dict[str, str], samples:
         ({"stage": "wishful"}, "stage"),
         ({"release": "two"}, "no number of a release"),
         ({"from": "yesterday"}, "from"),
+        ({"to": "0001-01-01T00:00:00Z"}, "between 2000 and 3000"),
+        ({"from": "0001-01-01T00:00:00+14:00"}, "out of range"),
+        ({"to": "9999-12-31T23:59:59Z"}, "between 2000 and 3000"),
     ],
 )
 def test_what_cannot_be_answered_is_said_clearly(

@@ -70,7 +70,15 @@ def test_a_map_takes_a_time_of_its_own(as_viewer: APIClient) -> None:
 
 @pytest.mark.parametrize(
     "query",
-    ["kind=heat", "minutes=0", "from=yesterday", "from=2026-01-01T00:00:00Z", "from=2999-01-01T00:00:00Z"],
+    [
+        "kind=heat",
+        "minutes=0",
+        "from=yesterday",
+        "from=2026-01-01T00:00:00Z",
+        "from=2999-01-01T00:00:00Z",
+        "to=0001-01-01T00:00:00Z",
+        "to=9999-12-31T23:59:59Z",
+    ],
 )
 def test_a_bad_query_is_refused(as_viewer: APIClient, query: str) -> None:
     answer = as_viewer.get(f"/api/v1/memory/map/?{query}")

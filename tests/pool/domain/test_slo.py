@@ -99,6 +99,8 @@ def test_a_proposal_is_valid_whatever_was_measured() -> None:
         ({"dry_run": 1}, "dry_run"),
         ({"orange_steps": ["scale_out"]}, "orange_steps"),
         ({"orange_steps": "shed_batch"}, "orange_steps"),
+        ({"orange_steps": [{"a": 1}]}, "orange_steps"),
+        ({"red_steps": [["no_long"]]}, "red_steps"),
         ({"peak_hours": [24]}, "peak_hours"),
         ({"peak_hours": 9}, "peak_hours"),
         ({"p100_s": 1}, "p100_s"),
