@@ -10,12 +10,14 @@ from django.utils.translation import gettext as _
 from console.live.screens import tones
 from console.live.screens.overview import model_row
 from console.live.screens.plans import plan_rows, rollback_cells, shadow_words
+from console.live.screens.readiness import readiness_cells
 from console.live.screens.rows import Tree, gateway_row, hue_of, replica_row, share_rows
 from console.live.screens.versions import version_row
 from console.templatetags.units import to_iso
 from pool.queries.gateways import find_table_state, list_gateways
 from pool.queries.models import ModelView, ReleaseRow, ReplicaCount, find_model_view, list_models
 from pool.queries.nodes import list_runtimes
+from pool.queries.readiness import list_readiness, load_readiness
 from pool.queries.replicas import ReplicaRow, list_replicas
 from pool.services.errors import not_found
 
@@ -28,7 +30,11 @@ def build_models(argument: str = "") -> Tree:
         for row in list_replicas(now=timezone.now(), phase="ready")
         if row.runtime in simulated_runtimes
     }
-    return {"models": [model_row(row, simulated) for row in models], "no_models": not models}
+    back = {told.model: told for told in list_readiness(timezone.now())}
+    return {
+        "models": [model_row(row, simulated) | readiness_cells(back.get(row.name)) for row in models],
+        "no_models": not models,
+    }
 
 
 def build_model(name: str) -> Tree:
@@ -38,7 +44,7 @@ def build_model(name: str) -> Tree:
     now = timezone.now()
     replicas = [row for row in list_replicas(now=now, model=name, limit=200) if row.phase != "stopped"]
     simulated = {row.name: row.kind == "sim" for row in list_runtimes()}
-    tree = model_tree(view, replicas, simulated)
+    tree = model_tree(view, replicas, simulated) | readiness_cells(load_readiness(name, now))
     table = find_table_state()
     tree["table"] = str(table.version) if table else _("none yet")
     tree["gateways"] = [gateway_row(row) for row in list_gateways(now=now) if row.gone_at is None]

@@ -12,11 +12,13 @@ from django.utils.translation import ngettext
 from console.alert_words import evidence_words, level_word, rule_title
 from console.live.screens import tones
 from console.live.screens.devices import node_row
+from console.live.screens.readiness import readiness_cells
 from console.live.screens.rows import Tree, gateway_row, reason_of, replica_row, share_rows
 from console.templatetags.units import format_count, format_gib
 from pool.queries.alerts import AlertRow, list_alerts
 from pool.queries.models import ModelRow
 from pool.queries.overview import Overview, load_overview
+from pool.queries.readiness import Readiness, list_readiness
 
 LOOP_LATE_S = 15
 MOST_ALERTS = 20
@@ -24,10 +26,14 @@ MOST_ALERTS = 20
 
 def build_overview(argument: str = "") -> Tree:
     alerts = list_alerts(is_open=True, limit=MOST_ALERTS)
-    return overview_tree(load_overview(now=timezone.now()), alerts=alerts)
+    now = timezone.now()
+    return overview_tree(load_overview(now=now), alerts=alerts, readiness=list_readiness(now))
 
 
-def overview_tree(seen: Overview, *, alerts: Sequence[AlertRow] = ()) -> Tree:
+def overview_tree(
+    seen: Overview, *, alerts: Sequence[AlertRow] = (), readiness: Sequence[Readiness] = ()
+) -> Tree:
+    back = {told.model: told for told in readiness}
     problems = sorted([*list_problems(seen), *_alert_problems(alerts)], key=_is_not_bad)
     simulated = {(row.model, row.release) for row in seen.replicas if row.engine_kind == "sim"}
     return {
@@ -36,7 +42,7 @@ def overview_tree(seen: Overview, *, alerts: Sequence[AlertRow] = ()) -> Tree:
         "calm": not problems,
         "problems": problems,
         "tiles": _tiles(seen),
-        "models": [model_row(row, simulated) for row in seen.models],
+        "models": [model_row(row, simulated) | readiness_cells(back.get(row.name)) for row in seen.models],
         "no_models": not seen.models,
         "replicas": [replica_row(row) for row in seen.replicas],
         "no_replicas": not seen.replicas,

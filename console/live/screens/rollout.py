@@ -38,18 +38,6 @@ from pool.services.errors import not_found
 BAR_UNITS = 100
 MOST_EVENTS = 60
 MOST_GOLDEN_RUNS = 10
-_TONES = {
-    "planned": tones.IDLE,
-    "preparing": tones.BUSY,
-    "warming": tones.BUSY,
-    "stepping": tones.BUSY,
-    "holding": tones.OK,
-    "promoted": tones.OK,
-    "rolling_back": tones.WARN,
-    "rolled_back": tones.WARN,
-    "paused": tones.WARN,
-    "failed": tones.BAD,
-}
 _OUTCOME_TONES = {"worse": tones.BAD, "not_yet": tones.IDLE, "not_worse": tones.OK}
 
 
@@ -102,7 +90,7 @@ def rollout_cells(row: RolloutRow) -> Tree:
         "title": _("release %(candidate)d beside release %(stable)d")
         % {"candidate": row.candidate, "stable": row.stable},
         "phase": _phase_word(row),
-        "tone": _TONES[row.phase],
+        "tone": tones.rollout_tone(row.phase),
         "percent": f"{row.candidate_percent} %",
         "owner": row.owner,
         "next": row.next_action or row.reason_text,

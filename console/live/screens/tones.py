@@ -46,6 +46,19 @@ _WORDS: Final = (
 )
 
 
+_ROLLOUT_TONES = {
+    "preparing": BUSY,
+    "warming": BUSY,
+    "stepping": BUSY,
+    "holding": OK,
+    "promoted": OK,
+    "rolling_back": WARN,
+    "rolled_back": WARN,
+    "paused": WARN,
+    "failed": BAD,
+}
+
+
 def replica_tone(phase: str) -> str:
     return _REPLICA.get(phase, IDLE)
 
@@ -60,6 +73,10 @@ def presence_tone(phase: str) -> str:
 
 def intent_tone(phase: str) -> str:
     return _INTENT.get(phase, IDLE)
+
+
+def rollout_tone(phase: str) -> str:
+    return _ROLLOUT_TONES.get(phase, IDLE)
 
 
 def word(phase: str) -> str:
