@@ -42,8 +42,8 @@ class Rollout(models.Model):
     fit = models.JSONField(default=dict)
     """The fit report of its start (`pool/domain/fit_report.py`); empty: it began before there was one."""
     swap = models.JSONField(default=dict)
-    """What stable gives up for room: `{replicas: [id], scales: [[lane, before, during]], is_full, made}`; empty:
-    nothing. `made`: it has been asked to."""
+    """What stable gives up for room: `{replicas: [id], scales: [[lane, before, during]], is_full, made, made_at}`;
+    empty: nothing. `made`: it has been asked to."""
     promote_asked = models.BooleanField(default=False)
     entered_at = models.DateTimeField(default=timezone.now)
     deadline_at = models.DateTimeField(null=True)

@@ -19,11 +19,12 @@ from pool.models import Rollout
 from pool.queries.rollouts import list_active, load_facts, state_of
 from pool.services.golden import ask_golden
 from pool.services.rollout_moves import apply, ask_replicas
-from pool.services.rollout_room import make_room
+from pool.services.rollout_room import look_after_room
 from pool.services.rollouts import lock_rollout
 from pool.services.verdicts import judge
 
 logger = logging.getLogger(__name__)
+_COMING = (Phase.PREPARING, Phase.WARMING)
 
 
 def run_pass(now: datetime) -> dict[str, object]:
@@ -68,11 +69,10 @@ def advance(rollout_id: str, now: datetime) -> bool:
         rollout = lock_rollout(rollout_id)
         if rollout.phase == Phase.PLANNED:
             ask_replicas(rollout)
-        elif rollout.phase == Phase.PREPARING:
-            action = make_room(rollout, now=now)
-            if action is not None:
-                return apply(rollout, action, now=now)
-        elif rollout.phase in (Phase.WARMING, Phase.STEPPING, Phase.HOLDING):
+        room = look_after_room(rollout, now=now) if rollout.phase in _COMING else None
+        if room is not None:
+            return apply(rollout, room, now=now)
+        if rollout.phase in (Phase.WARMING, Phase.STEPPING, Phase.HOLDING):
             ask_golden(rollout, stage_of(rollout.step, len(rollout.steps)), now)
         return apply(rollout, decide(state_of(rollout), load_facts(rollout, now)), now=now)
 

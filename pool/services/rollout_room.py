@@ -20,6 +20,10 @@ from pool.queries.fit_reports import load_fit_report
 from pool.queries.release_diffs import load_diff
 from pool.services.errors import Conflict
 
+PATIENCE = 3
+"""Times the stated outage, after which a swap is given up before it served anybody."""
+LEAST_PATIENCE_S = 600
+
 
 @dataclass(frozen=True)
 class Reports:
@@ -93,13 +97,20 @@ def plan_swap(stable: Release, fit: FitReport) -> dict[str, Any]:
     }
 
 
-def make_room(rollout: Rollout, *, now: datetime) -> Enter | Wait | None:
-    """Stops what of stable was accepted to stop, once, if the pool still is as it was. None: nothing is in the way.
+def look_after_room(rollout: Rollout, *, now: datetime) -> Enter | Wait | None:
+    """Before the first weight of a swap: stops what of stable was accepted to stop, once, if the pool still is as it
+    was; and gives the room back where the candidate takes far longer than was said. None: nothing is in the way.
 
     Inside a transaction that holds the model's lock.
     """
-    if not rollout.swap or rollout.swap["made"]:
+    if not rollout.swap or rollout.weighted_at is not None:
         return None
+    if has_swapped(rollout):
+        return _find_overdue(rollout, now)
+    return _make_room(rollout, now) if rollout.phase == Phase.PREPARING else None
+
+
+def _make_room(rollout: Rollout, now: datetime) -> Enter | Wait | None:
     scales = [(lane, count) for lane, count in rollout.scales]
     fit = load_fit_report(rollout.candidate, rollout.stable, scales, steps=len(rollout.steps), now=now)
     if fit.outcome is FitOutcome.UNKNOWN:
@@ -112,9 +123,24 @@ def make_room(rollout: Rollout, *, now: datetime) -> Enter | Wait | None:
         )
         return Enter(Phase.FAILED, "room_changed", text)
     _lower(rollout, named)
-    rollout.swap = rollout.swap | {"made": True}
+    rollout.swap = rollout.swap | {"made": True, "made_at": now.isoformat()}
     Rollout.objects.filter(pk=rollout.pk).update(swap=rollout.swap)
     return None
+
+
+def _find_overdue(rollout: Rollout, now: datetime) -> Enter | None:
+    """A length that was never measured has no limit but that of the phase."""
+    outage = rollout.fit.get("outage") or {}
+    if outage.get("seconds") is None:
+        return None
+    limit_s = max(LEAST_PATIENCE_S, PATIENCE * outage["seconds"])
+    if (now - datetime.fromisoformat(rollout.swap["made_at"])).total_seconds() < limit_s:
+        return None
+    text = (
+        f"The candidate is not ready {limit_s:.0f} s after stable stopped for it, and about {outage['seconds']:.0f} s "
+        "were said. Stable gets its room back."
+    )
+    return Enter(Phase.FAILED, "outage_too_long", text)
 
 
 def has_swapped(rollout: Rollout) -> bool:

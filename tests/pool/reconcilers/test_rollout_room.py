@@ -255,6 +255,22 @@ def test_fc16_a_candidate_that_cannot_start_gives_the_room_back_by_itself(pool: 
     assert scales() == {1: 1, 2: 0}
 
 
+def test_fc16_an_outage_far_longer_than_was_said_is_ended(pool: Pool) -> None:
+    measure_start(pool, pool.stable, seconds=300)
+    start_rollout("smollm2", SWAP, actor=OLGA, now=pool.now)
+    for _ in range(3):
+        pool.advance()
+    pool.end("stable-0")
+    pool.advance()
+
+    assert pool.advance(925) == Phase.PREPARING
+    assert pool.advance(5) == Phase.FAILED
+
+    assert pool.rollout.reason_code == "outage_too_long"
+    assert "930 s after stable stopped for it, and about 310 s were said" in pool.rollout.reason_text
+    assert scales() == {1: 1, 2: 0}
+
+
 def test_nothing_is_stopped_where_room_is_another_than_was_accepted(pool: Pool) -> None:
     start_rollout("smollm2", SWAP, actor=OLGA, now=pool.now)
     factories.make_device(pool.node, index=1)
