@@ -1,4 +1,4 @@
-"""Control is killed in each phase of a rollout: it ends as if nothing had been, and no move is made twice."""
+"""A rollout on a whole installation: control killed in each phase changes nothing, and nonsense never gets weight."""
 
 from __future__ import annotations
 
@@ -80,3 +80,30 @@ def test_control_killed_while_it_takes_back_leaves_one_rollback(own: Installed) 
     ]
     assert len(backs) == 1
     assert again["number"] == backs[0]["number"]
+
+
+def test_a_candidate_that_answers_nonsense_never_gets_weight_fc70(own: Installed) -> None:
+    candidate = add_release(own, MODEL, "sim-garbage", {"rehearsal": "garbage"})
+    said = [{"role": "user", "content": "What is the capital of France?"}]
+    own.post(
+        f"models/{MODEL}/golden-prompts/",
+        {"name": "capital", "messages": said, "max_tokens": 8, "match": "exact"},
+    )
+    wait_until(lambda: is_recorded(own), limit_s=60, what="the stable release's answer")
+    with under_load(own, MODEL, clients=2) as load:
+        rollout = start(own, MODEL, candidate)
+        ended = wait_phase(own, rollout, "failed", "rolled_back", "promoted", limit_s=120)
+        told = own.get(f"rollouts/{rollout}/")["rollout"]
+
+    assert ended in ("failed", "rolled_back"), told
+    assert "capital" in told["reason_text"], told
+    assert load.count_by_release()[candidate] == 0
+    assert load.errors == []
+
+
+def is_recorded(installed: Installed) -> bool:
+    """Asks for it, as long as it is not there."""
+    (row,) = installed.get(f"models/{MODEL}/golden-prompts/")["results"]
+    if not row["expected"]:
+        installed.call("POST", f"models/{MODEL}/golden-recordings/", {})
+    return bool(row["expected"])
