@@ -64,6 +64,12 @@ class RolloutRow:
 
 
 @dataclass(frozen=True)
+class NewestRollout:
+    id: str
+    phase: str
+
+
+@dataclass(frozen=True)
 class RolloutEventRow:
     at: datetime
     kind: str
@@ -99,6 +105,17 @@ class RolloutView:
     """Since a rollback began."""
     events: tuple[RolloutEventRow, ...]
     """Newest first, at most 200."""
+
+
+def find_newest_rollouts(model: str) -> dict[int, NewestRollout]:
+    """Of each release that was ever a candidate, by its number. 1 query."""
+    rows = (
+        Rollout.objects.filter(model__name=model)
+        .order_by("candidate__number", "-created_at", "-id")
+        .distinct("candidate__number")
+        .values_list("candidate__number", "id", "phase")
+    )
+    return {number: NewestRollout(rollout_id, phase) for number, rollout_id, phase in rows}
 
 
 def list_rollout_rows(model: str | None, *, limit: int = 100, offset: int = 0) -> tuple[RolloutRow, ...]:

@@ -122,9 +122,9 @@ def test_a_plan_is_set_and_taken_back(open_tab: OpenTab) -> None:
     tab.page.click("[data-plan-send]")
     expect(tab.page.locator(".messages")).to_contain_text("Plan 4 is in force")
 
-    tab.page.click("[data-open=dialog-rollback]")
-    expect(tab.page.locator("#dialog-rollback")).to_contain_text("Puts plan 3 back")
-    tab.page.click("#dialog-rollback button.danger")
+    tab.page.click("[data-take-back]")
+    expect(tab.page.locator("#dialog-take-back")).to_contain_text("is put back within a second")
+    tab.page.click("#dialog-take-back button.danger")
 
     expect(tab.page.locator(".messages")).to_contain_text("plan 3 is back")
     newest = in_database(lambda: Plan.objects.filter(model__name="qwen2.5-7b").latest("number"))

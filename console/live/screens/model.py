@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from console.live.screens import tones
 from console.live.screens.overview import model_row
 from console.live.screens.plans import plan_rows, rollback_cells, shadow_words
-from console.live.screens.readiness import readiness_cells
+from console.live.screens.readiness import mark_way_back, readiness_cells
 from console.live.screens.rows import Tree, gateway_row, hue_of, replica_row, share_rows
 from console.live.screens.versions import version_row
 from console.templatetags.units import to_iso
@@ -19,6 +20,8 @@ from pool.queries.models import ModelView, ReleaseRow, ReplicaCount, find_model_
 from pool.queries.nodes import list_runtimes
 from pool.queries.readiness import list_readiness, load_readiness
 from pool.queries.replicas import ReplicaRow, list_replicas
+from pool.queries.rollout_rows import NewestRollout, find_newest_rollouts
+from pool.queries.take_backs import TakeBack, load_take_backs
 from pool.services.errors import not_found
 
 
@@ -31,8 +34,12 @@ def build_models(argument: str = "") -> Tree:
         if row.runtime in simulated_runtimes
     }
     back = {told.model: told for told in list_readiness(timezone.now())}
+    takes = load_take_backs()
     return {
-        "models": [model_row(row, simulated) | readiness_cells(back.get(row.name)) for row in models],
+        "models": [
+            model_row(row, simulated, takes.get(row.name)) | readiness_cells(back.get(row.name))
+            for row in models
+        ],
         "no_models": not models,
     }
 
@@ -44,7 +51,11 @@ def build_model(name: str) -> Tree:
     now = timezone.now()
     replicas = [row for row in list_replicas(now=now, model=name, limit=200) if row.phase != "stopped"]
     simulated = {row.name: row.kind == "sim" for row in list_runtimes()}
-    tree = model_tree(view, replicas, simulated) | readiness_cells(load_readiness(name, now))
+    take, rollouts = load_take_backs(name).get(name), find_newest_rollouts(name)
+    tree = model_tree(view, replicas, simulated, take=take, rollouts=rollouts)
+    told = load_readiness(name, now)
+    tree |= readiness_cells(told)
+    mark_way_back(tree, told)
     table = find_table_state()
     tree["table"] = str(table.version) if table else _("none yet")
     tree["gateways"] = [gateway_row(row) for row in list_gateways(now=now) if row.gone_at is None]
@@ -52,11 +63,18 @@ def build_model(name: str) -> Tree:
     return tree
 
 
-def model_tree(view: ModelView, replicas: list[ReplicaRow], simulated: Mapping[str, bool]) -> Tree:
+def model_tree(
+    view: ModelView,
+    replicas: list[ReplicaRow],
+    simulated: Mapping[str, bool],
+    *,
+    take: TakeBack | None = None,
+    rollouts: Mapping[int, NewestRollout] | None = None,
+) -> Tree:
     model, plan = view.model, view.model.plan
     sim_releases = {row.number: bool(simulated.get(row.runtime)) for row in view.releases}
     return {
-        **model_row(model, set()),
+        **model_row(model, set(), take),
         "sim": any(sim_releases.get(int(number)) for number in (plan.weights if plan else {})),
         "description": model.description,
         "plan_number": plan.number if plan else "",
@@ -79,7 +97,16 @@ def model_tree(view: ModelView, replicas: list[ReplicaRow], simulated: Mapping[s
         ],
         "versions": [version_row(row) for row in view.versions],
         "no_versions": not view.versions,
-        "releases": [release_row(row, sim_releases) for row in view.releases],
+        "releases": [
+            release_row(
+                row,
+                model.name,
+                sim_releases,
+                (rollouts or {}).get(row.number),
+                is_idle=not (take and take.rollout),
+            )
+            for row in view.releases
+        ],
         "no_releases": not view.releases,
         "plans": plan_rows(view.plans),
         "no_plans": not view.plans,
@@ -88,7 +115,14 @@ def model_tree(view: ModelView, replicas: list[ReplicaRow], simulated: Mapping[s
     }
 
 
-def release_row(row: ReleaseRow, simulated: Mapping[int, bool]) -> Tree:
+def release_row(
+    row: ReleaseRow,
+    model: str,
+    simulated: Mapping[int, bool],
+    rollout: NewestRollout | None = None,
+    *,
+    is_idle: bool = True,
+) -> Tree:
     return {
         "id": str(row.number),
         "hue": hue_of(row.number),
@@ -104,6 +138,12 @@ def release_row(row: ReleaseRow, simulated: Mapping[int, bool]) -> Tree:
         "created_at": to_iso(row.created_at),
         "weight": f"{row.weight_percent} %",
         "has_weight": row.weight_percent > 0,
+        "has_rollout": rollout is not None,
+        "rollout": rollout.phase.replace("_", " ") if rollout else "",
+        "rollout_tone": tones.rollout_tone(rollout.phase) if rollout else "",
+        "rollout_href": reverse("rollout", args=[rollout.id]) if rollout else "",
+        "can_roll_out": is_idle and row.weight_percent == 0,
+        "roll_out_href": f"{reverse('rollout-new', args=[model])}?candidate={row.number}",
         "counts": [_count_row(row, count) for count in row.counts],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from django.urls import reverse
 from django.utils import timezone
@@ -14,11 +14,13 @@ from console.live.screens import tones
 from console.live.screens.devices import node_row
 from console.live.screens.readiness import readiness_cells
 from console.live.screens.rows import Tree, gateway_row, reason_of, replica_row, share_rows
+from console.live.screens.take_backs import take_back_cells
 from console.templatetags.units import format_count, format_gib
 from pool.queries.alerts import AlertRow, list_alerts
 from pool.queries.models import ModelRow
 from pool.queries.overview import Overview, load_overview
 from pool.queries.readiness import Readiness, list_readiness
+from pool.queries.take_backs import NOTHING, TakeBack, load_take_backs
 
 LOOP_LATE_S = 15
 MOST_ALERTS = 20
@@ -27,12 +29,19 @@ MOST_ALERTS = 20
 def build_overview(argument: str = "") -> Tree:
     alerts = list_alerts(is_open=True, limit=MOST_ALERTS)
     now = timezone.now()
-    return overview_tree(load_overview(now=now), alerts=alerts, readiness=list_readiness(now))
+    return overview_tree(
+        load_overview(now=now), alerts=alerts, readiness=list_readiness(now), takes=load_take_backs()
+    )
 
 
 def overview_tree(
-    seen: Overview, *, alerts: Sequence[AlertRow] = (), readiness: Sequence[Readiness] = ()
+    seen: Overview,
+    *,
+    alerts: Sequence[AlertRow] = (),
+    readiness: Sequence[Readiness] = (),
+    takes: Mapping[str, TakeBack] | None = None,
 ) -> Tree:
+    """`takes`: by model; without it no row has a button."""
     back = {told.model: told for told in readiness}
     problems = sorted([*list_problems(seen), *_alert_problems(alerts)], key=_is_not_bad)
     simulated = {(row.model, row.release) for row in seen.replicas if row.engine_kind == "sim"}
@@ -42,7 +51,10 @@ def overview_tree(
         "calm": not problems,
         "problems": problems,
         "tiles": _tiles(seen),
-        "models": [model_row(row, simulated) | readiness_cells(back.get(row.name)) for row in seen.models],
+        "models": [
+            model_row(row, simulated, (takes or {}).get(row.name)) | readiness_cells(back.get(row.name))
+            for row in seen.models
+        ],
         "no_models": not seen.models,
         "replicas": [replica_row(row) for row in seen.replicas],
         "no_replicas": not seen.replicas,
@@ -119,12 +131,13 @@ def _coming_words(coming: int, failed: int) -> str:
     return ", ".join(words) or _("as wished")
 
 
-def model_row(row: ModelRow, simulated: set[tuple[str, int]]) -> Tree:
+def model_row(row: ModelRow, simulated: set[tuple[str, int]], take: TakeBack | None = None) -> Tree:
     replicas = row.replicas
     shares = share_rows(row.plan, {number: True for model, number in simulated if model == row.name})
     return {
         "id": row.name,
         "href": reverse("model", args=[row.name]),
+        **take_back_cells(row.name, take or NOTHING),
         "latency_href": reverse("model-latency", args=[row.name]),
         "owner": row.owner,
         "plan": _("plan %(number)d") % {"number": row.plan.number} if row.plan else _("no plan"),
