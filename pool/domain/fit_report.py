@@ -281,10 +281,18 @@ def _say_outage(
         ]
         said = f"How long {what} is unknown: no {' and no '.join(never)} was measured, nor of its runtime."
     else:
-        basis = f"{start.samples} starts of its {start.source}" if start else ""
-        said = f"For about {seconds:.0f} s {what} (median of {basis}), and as long as streams that run then last."
+        basis = (
+            f"{_measured(start, 'start')} and {_measured(pool.stop, 'stop')}, which waits for running streams"
+        )
+        said = f"For about {seconds:.0f} s {what} (medians of {basis})."
     again = "for a time that was never measured" if back is None else f"for about {back:.0f} s"
     return f"{said} A rollback stops the candidate first and has the same again, {again}."
+
+
+def _measured(timing: Timing | None, what: str) -> str:
+    if timing is None:
+        return f"no {what}"
+    return f"{timing.samples} {what}{'' if timing.samples == 1 else 's'} of its {timing.source}"
 
 
 def _devices(

@@ -88,7 +88,10 @@ def test_fc_16_only_stable_in_the_way_is_a_swap_with_its_outage() -> None:
     assert report.outage is not None
     assert (report.outage.seconds, report.outage.rollback_seconds) == (44.0, 44.0)
     assert (report.outage.is_full, report.outage.lanes) == (True, ("",))
-    assert "For about 44 s nobody serves (median of 5 starts of its release)" in report.text
+    assert (
+        "For about 44 s nobody serves (medians of 5 starts of its release and 3 stops of its runtime"
+        in report.text
+    )
 
 
 @pytest.mark.parametrize(("start", "stop"), [(None, STOP), (START, None)])

@@ -153,7 +153,10 @@ def test_fc16_a_start_that_costs_an_outage_is_refused_with_its_length(pool: Pool
         start_rollout("smollm2", WISH, actor=OLGA, now=pool.now)
 
     assert "stable-0 has to stop" in refused.value.message
-    assert "For about 100 s nobody serves (median of 1 starts of its runtime)" in refused.value.message
+    assert (
+        "For about 100 s nobody serves (medians of 1 start of its runtime and 1 stop of its release"
+        in refused.value.message
+    )
     assert "accept_outage" in refused.value.message
     assert refused.value.details["outage_s"] == 100.0
     assert refused.value.details["stops"] == ["stable-0"]
