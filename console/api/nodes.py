@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from console.access import Right
 from console.api.documentation import LIMIT, OFFSET, describe_post, describe_read
+from console.api.replicas import UnloadInput
 from console.api.shapes import page_of, shape_of
 from console.api.views import PoolView, answer_one, done, once
 from pool.queries.nodes import (
@@ -50,10 +51,10 @@ class NodeWish(PoolView):
     rights = {"POST": Right.OPERATE}
     wish: ClassVar[str]
 
-    @describe_post(NODE)
+    @describe_post(NODE, request=UnloadInput)
     @once()
     def post(self, request: Request, *, name: str) -> Answer:
-        wishes.set_node_wish(name, self.wish, actor=self.actor())
+        wishes.set_node_wish(name, self.wish, actor=self.actor(), **self.read_body(UnloadInput))
         return done(find_node(name, now=timezone.now()))
 
 
@@ -64,7 +65,7 @@ class NodeCordon(NodeWish):
 
 
 class NodeDrain(NodeWish):
-    """Its replicas move elsewhere."""
+    """Its replicas move elsewhere. Refused with 409 while the rest does not carry the present demand."""
 
     wish = "drain"
 

@@ -38,6 +38,9 @@ class ScaleInput(serializers.Serializer[Any]):
     lane = serializers.CharField(
         max_length=63, default="", allow_blank=True, help_text="Empty: for all lanes."
     )
+    accept_overload = serializers.BooleanField(
+        default=False, help_text="Also if fewer replicas do not carry the present demand, as measured."
+    )
 
 
 class ReleaseList(PoolView):
@@ -80,11 +83,17 @@ class ReleaseDetail(PoolView):
 class ReleaseScale(PoolView):
     rights = {"POST": Right.OPERATE}
 
-    @describe_post(RELEASE, request=ScaleInput, operation_id="scale_release")
+    @describe_post(
+        RELEASE,
+        request=ScaleInput,
+        operation_id="scale_release",
+        description="Scaling down is refused with 409 while fewer replicas do not carry the present demand as "
+        "measured, and while a rollout stands on the replicas.",
+    )
     @once()
     def post(self, request: Request, *, model: str, number: int) -> Answer:
         body = self.read_body(ScaleInput)
-        catalog.set_scale(model, number, replicas=body["replicas"], lane=body["lane"], actor=self.actor())
+        catalog.set_scale(model, number, **body, actor=self.actor())
         return done(find_release(model, number))
 
 

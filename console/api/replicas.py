@@ -48,25 +48,38 @@ class ReplicaDetail(PoolView):
         return answer_one(find_replica(replica_id, now=timezone.now()), kind="replica", name=replica_id)
 
 
+class UnloadInput(serializers.Serializer[Any]):
+    accept_overload = serializers.BooleanField(
+        default=False, help_text="Also if the rest does not carry the present demand, as measured."
+    )
+
+
 class ReplicaDrain(PoolView):
     rights = {"POST": Right.OPERATE}
 
     @describe_post(
         REPLICA,
+        request=UnloadInput,
         operation_id="drain_replica",
-        description="It ends after what it runs; another one starts if the scale asks for it.",
+        description="It ends after what it runs; another one starts if the scale asks for it. Refused while the "
+        "rest does not carry the present demand.",
     )
     @once()
     def post(self, request: Request, *, replica_id: str) -> Answer:
-        wishes.ask_drain(replica_id, actor=self.actor())
+        wishes.ask_drain(replica_id, actor=self.actor(), **self.read_body(UnloadInput))
         return done(find_replica(replica_id, now=timezone.now()))
 
 
 class ReplicaRestart(PoolView):
     rights = {"POST": Right.OPERATE}
 
-    @describe_post(REPLICA, operation_id="restart_replica", description="Drained, then started again.")
+    @describe_post(
+        REPLICA,
+        request=UnloadInput,
+        operation_id="restart_replica",
+        description="Drained, then started again. Refused with 409 while the rest does not carry the present demand.",
+    )
     @once()
     def post(self, request: Request, *, replica_id: str) -> Answer:
-        wishes.ask_restart(replica_id, actor=self.actor())
+        wishes.ask_restart(replica_id, actor=self.actor(), **self.read_body(UnloadInput))
         return done(find_replica(replica_id, now=timezone.now()))

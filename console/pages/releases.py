@@ -139,7 +139,8 @@ def scale(request: HttpRequest, name: str, number: int) -> HttpResponse:
     lane = request.POST.get("lane", "")
     try:
         replicas = _parse_replicas(request.POST.get("replicas", ""))
-        set_scale(name, number, replicas=replicas, lane=lane, actor=actor_of(request))
+        accept = "accept_overload" in request.POST
+        set_scale(name, number, replicas=replicas, lane=lane, actor=actor_of(request), accept_overload=accept)
     except PoolError as error:
         messages.error(request, error.message)
     else:

@@ -61,7 +61,8 @@ def show(request: HttpRequest, replica_id: str) -> HttpResponse:
 @page_right(Right.OPERATE)
 def drain(request: HttpRequest, replica_id: str) -> HttpResponse:
     try:
-        wishes.ask_drain(replica_id, actor=actor_of(request))
+        accept = "accept_overload" in request.POST
+        wishes.ask_drain(replica_id, actor=actor_of(request), accept_overload=accept)
     except PoolError as error:
         return _refused(request, replica_id, error)
     messages.success(request, _("The replica finishes what runs and then stops."))
@@ -72,7 +73,8 @@ def drain(request: HttpRequest, replica_id: str) -> HttpResponse:
 @page_right(Right.OPERATE)
 def restart(request: HttpRequest, replica_id: str) -> HttpResponse:
     try:
-        wishes.ask_restart(replica_id, actor=actor_of(request))
+        accept = "accept_overload" in request.POST
+        wishes.ask_restart(replica_id, actor=actor_of(request), accept_overload=accept)
     except PoolError as error:
         return _refused(request, replica_id, error)
     messages.success(request, _("The replica is drained and starts again as its next generation."))

@@ -7,7 +7,7 @@ at most; else its slots ÷ the time that a request takes (Little's law: in fligh
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -97,7 +97,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """`carried_per_s`, `needed_per_s`: requests a second; needed with the head-room."""
+    """`carried_per_s`, `needed_per_s`: requests a second; needed with the head-room where one is asked for."""
 
     lane: str
     carried_per_s: float
@@ -134,15 +134,26 @@ def find_lacks(
     capacities: Mapping[str, Capacity],
     demand: Mapping[str, Flow],
     weights: Mapping[str, int],
+    *,
+    head_room: float = HEAD_ROOM,
 ) -> list[Lack]:
     """Lanes that do not carry their demand × weight (whole percents) with the head-room. A lane without demand lacks
     nothing; where nothing is known nothing is refused, but a lane with demand and no ready replica lacks all of it."""
     found = [
         lack
         for lane, weight in sorted(weights.items())
-        if (lack := _lack(lane, weight, capacities[lane], demand.get(lane, Flow()))) is not None
+        if (lack := _lack(lane, weight, capacities[lane], demand.get(lane, Flow()), head_room)) is not None
     ]
-    return found or _lack_together(rooms, capacities, demand, weights)
+    return found or _lack_together(rooms, capacities, demand, weights, head_room)
+
+
+def unload(room: Room, capacity: Capacity, remaining: int) -> tuple[Room, Capacity]:
+    """Of a lane, once at most `remaining` of its ready replicas are left."""
+    if remaining >= room.replicas:
+        return room, capacity
+    left, ratio = replace(room, replicas=remaining), remaining / room.replicas
+    per_s = None if capacity.per_s is None else capacity.per_s * ratio
+    return left, replace(capacity, per_s=per_s, replicas_ready=remaining, slots=left.slots)
 
 
 def ratio_of(
@@ -168,15 +179,15 @@ def add_flows(flows: Iterable[Flow]) -> Flow:
     return Flow(sum(flow.requests for flow in listed), sum(flow.busy_s for flow in listed), listed[0].span_s)
 
 
-def _lack(lane: str, weight: int, capacity: Capacity, flow: Flow) -> Lack | None:
+def _lack(lane: str, weight: int, capacity: Capacity, flow: Flow, head_room: float) -> Lack | None:
     asked = flow.per_s * weight / 100
     if asked <= 0:
         return None
     carried = capacity.per_s if capacity.replicas_ready else 0.0
-    if carried is None or carried >= asked * HEAD_ROOM:
+    if carried is None or carried >= asked * head_room:
         return None
     return Lack(
-        lane, carried, asked * HEAD_ROOM, flow.per_s, weight, capacity.source, capacity.samples,
+        lane, carried, asked * head_room, flow.per_s, weight, capacity.source, capacity.samples,
         capacity.replicas_ready, capacity.slots,
     )  # fmt: skip
 
@@ -186,6 +197,7 @@ def _lack_together(
     capacities: Mapping[str, Capacity],
     demand: Mapping[str, Flow],
     weights: Mapping[str, int],
+    head_room: float,
 ) -> list[Lack]:
     """Lanes that each fit may still be too many for the engines that they share. `lane` of the lack is empty."""
     shared = [lane for lane in weights if rooms[lane].is_shared and rooms[lane].engine_slots_each is not None]
@@ -196,12 +208,12 @@ def _lack_together(
     flows = [(demand.get(lane, Flow()), capacities[lane].request_s or 0.0, weights[lane]) for lane in shared]
     asked = sum(flow.per_s * weight / 100 for flow, _, weight in flows)
     in_flight = sum(flow.per_s * weight / 100 * request_s for flow, request_s, weight in flows)
-    if not in_flight or in_flight * HEAD_ROOM <= slots:
+    if not in_flight or in_flight * head_room <= slots:
         return []
     samples = sum(flow.requests for flow, _, _ in flows)
     return [
         Lack(
-            "", slots / in_flight * asked, asked * HEAD_ROOM, sum(flow.per_s for flow, _, _ in flows),
+            "", slots / in_flight * asked, asked * head_room, sum(flow.per_s for flow, _, _ in flows),
             max(weight for _, _, weight in flows), Source.SLOTS, samples, room.replicas, slots,
         )
     ]  # fmt: skip

@@ -14,8 +14,21 @@ from typing import Any, Final
 from django.db.models import Count, F, Q, Sum
 from django.db.models.functions import TruncMinute
 
-from pool.domain.capacity import Capacity, Flow, Lack, Minute, Room, Source, add_flows, find_lacks, measure
-from pool.models import RESOLUTIONS, Lane, ReleaseProfile, Replica
+from pool.domain.capacity import (
+    FEWEST_SAMPLES,
+    HEAD_ROOM,
+    Capacity,
+    Flow,
+    Lack,
+    Minute,
+    Room,
+    Source,
+    add_flows,
+    find_lacks,
+    measure,
+    unload,
+)
+from pool.models import RESOLUTIONS, Lane, Plan, ReleaseProfile, Replica
 
 SHORT: Final = timedelta(minutes=1)
 LONG: Final = timedelta(minutes=5)
@@ -65,6 +78,29 @@ def find_lack(model: str, candidate: int, weights_by_lane: Mapping[str, int], no
     totals = {lane: part.total for lane, part in demand.items()}
     lacks = find_lacks(found.rooms, found.capacities, totals, weights)
     return "; ".join(lack_words(candidate, lack) for lack in lacks)
+
+
+def find_overload(model: str, release: int, part: str, remaining: int, now: datetime) -> str:
+    """What the release would be short of with at most `remaining` ready replicas in `part` (a lane with replicas of its
+    own, or empty: those of all other lanes), at the weights in force. Empty: they carry the present demand, or too few
+    requests came to tell. 7 queries."""
+    demand = load_demand([model], now).get(model, {})
+    totals = {lane: told.total for lane, told in demand.items() if told.total.requests >= FEWEST_SAMPLES}
+    found = load_release_capacities({model: [release]}, {model: demand}, now).get((model, release))
+    plan = Plan.objects.filter(in_force__model__name=model).first()
+    if not totals or found is None or plan is None:
+        return ""
+    rooms, capacities = dict(found.rooms), dict(found.capacities)
+    touched = [
+        lane
+        for lane, room in rooms.items()
+        if (lane == part if part else room.is_shared) and remaining < room.replicas
+    ]
+    for lane in touched:
+        rooms[lane], capacities[lane] = unload(rooms[lane], capacities[lane], remaining)
+    weights = {lane: int(plan.lanes.get(lane, plan.weights).get(str(release), 0)) for lane in touched}
+    lacks = find_lacks(rooms, capacities, totals, weights, head_room=1.0)
+    return "; ".join(lack_words(release, lack) for lack in lacks)
 
 
 def load_demand(models: Iterable[str], now: datetime) -> dict[str, Demand]:
@@ -130,7 +166,13 @@ def lack_words(release: int, lack: Lack) -> str:
     """“release 4 carries about 3.1 requests/s in lane short (…), 50 % of the present 6.0/s with 30 % head-room …”."""
     where = f"in lane {lack.lane}" if lack.lane else "in all lanes together"
     present, needed = rate_words(lack.demand_per_s), rate_words(lack.needed_per_s)
-    need = f"{lack.weight} % of the present {present}/s with 30 % head-room needs {needed}/s"
+    share = f"{lack.weight} % of the present {present}/s"
+    with_room = lack.needed_per_s > 1.001 * lack.demand_per_s * lack.weight / 100
+    need = (
+        f"{share} with {round(100 * (HEAD_ROOM - 1))} % head-room needs {needed}/s"
+        if with_room
+        else f"{share} is {needed}/s"
+    )
     if not lack.replicas_ready:
         return f"release {release} has no ready replica {where}: {need}"
     carried = f"carries about {rate_words(lack.carried_per_s)} requests/s {where}"

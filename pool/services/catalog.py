@@ -26,6 +26,7 @@ from pool.services.beside_rollouts import refuse_scale_below
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.lanes import LaneWish, check_lanes, write_lanes
 from pool.services.routing import rebuild_table
+from pool.services.unloading import refuse_overload
 
 SIMULATED = "sim:"
 """Sources without files: only a simulated engine serves them."""
@@ -225,12 +226,17 @@ def _release_problems(
     return problems
 
 
-def set_scale(model_name: str, number: int, *, replicas: int, lane: str, actor: Actor) -> Scale:
-    """The wish; the loop makes it true."""
+def set_scale(  # noqa: PLR0913 - one field of the form each
+    model_name: str, number: int, *, replicas: int, lane: str, actor: Actor, accept_overload: bool = False
+) -> Scale:
+    """The wish; the loop makes it true. Raises Conflict if the rest could not carry the present demand, unless that
+    is accepted."""
     if not 0 <= replicas <= 512:
         raise Invalid(f"{replicas} replicas are outside 0 to 512.", replicas=replicas)
     with transaction.atomic():
-        release = Release.objects.filter(model__name=model_name, number=number).first()
+        release = (
+            Release.objects.select_related("model").filter(model__name=model_name, number=number).first()
+        )
         if release is None:
             raise not_found("release", f"{model_name}/{number}")
         scale = Scale.objects.select_for_update().filter(release=release, lane=lane).first()
@@ -239,6 +245,8 @@ def set_scale(model_name: str, number: int, *, replicas: int, lane: str, actor: 
             raise Invalid(f"Release {number} has no profile for lane '{lane}' (it has: {lanes}).", lane=lane)
         refuse_scale_below(release, lane, replicas)
         before = scale.replicas
+        if replicas < before and not accept_overload:
+            refuse_overload(release, lane, remaining=replicas, now=timezone.now())
         scale.replicas = replicas
         scale.save(update_fields=["replicas"])
         record(
@@ -248,5 +256,6 @@ def set_scale(model_name: str, number: int, *, replicas: int, lane: str, actor: 
             lane=lane,
             before=before,
             after=replicas,
+            **({"accept_overload": True} if accept_overload else {}),
         )
     return scale

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from console.live.screens import tones
 from console.live.screens.rows import Tree
 from console.readiness_words import readiness_words
@@ -26,3 +28,15 @@ def readiness_cells(told: Readiness | None) -> Tree:
     if tone == tones.OK and (is_short or told.gateways_silent):
         tone = tones.WARN
     return {"readiness": readiness_words(told), "readiness_tone": tone}
+
+
+def mark_way_back(tree: dict[str, Any], told: Readiness | None) -> None:
+    """On the rows of a model's releases and versions: whether one click on rollback needs them."""
+    release, version = str(told.release) if told is not None else "", ""
+    for row in tree["releases"]:
+        is_back = row["id"] == release
+        version = row["version"] if is_back else version
+        for count in row["counts"]:
+            count["back"] = "yes" if is_back else "no"
+    for row in tree["versions"]:
+        row["back"] = "yes" if row["id"] == version else "no"

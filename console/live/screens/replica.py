@@ -11,9 +11,11 @@ from django.utils.translation import gettext_noop
 
 from console.live.screens import tones
 from console.live.screens.figures import figure_rows, warm_up_rows
+from console.live.screens.readiness import readiness_cells
 from console.live.screens.rows import Tree, kv_words, reason_of, replica_row
 from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
 from pool.domain.start_errors import ADVICE, StartCode
+from pool.queries.readiness import load_readiness
 from pool.queries.replicas import (
     IntentRow,
     PhaseStep,
@@ -57,10 +59,13 @@ def build_replicas(argument: str = "") -> Tree:
 
 
 def build_replica(replica_id: str) -> Tree:
-    view = find_replica(replica_id, now=timezone.now())
+    now = timezone.now()
+    view = find_replica(replica_id, now=now)
     if view is None:
         raise not_found("replica", replica_id)
-    return replica_tree(view)
+    told = load_readiness(view.replica.model, now)
+    is_way_back = told is not None and told.release == view.replica.release
+    return replica_tree(view) | readiness_cells(told) | {"is_way_back": is_way_back}
 
 
 def replica_tree(view: ReplicaView) -> Tree:

@@ -13,6 +13,7 @@ on(document, "click", "[data-putback]", (button) => {
 on(document, "click", "[data-retire]", (button) => {
   const form = find("#dialog-retire form");
   form.dataset.action = button.dataset.action;
+  find("[data-when=version-back]", form).hidden = button.dataset.back !== "yes";
   ask("dialog-retire", { texts: { name: button.dataset.name }, parts: { __version__: button.dataset.name } });
 });
 
@@ -23,11 +24,11 @@ document.addEventListener("submit", (event) => {
   if (pattern && version) event.target.setAttribute("action", fill(pattern, { __version__: version }));
 }, true);
 
-let scaled = { wanted: 0, risk: false };
+let scaled = { wanted: 0, risk: false, back: false };
 
 on(document, "click", "[data-scale]", (button) => {
-  const { release, lane, wanted, risk } = button.dataset;
-  scaled = { wanted: Number(wanted), risk: risk === "yes" };
+  const { release, lane, wanted, risk, back } = button.dataset;
+  scaled = { wanted: Number(wanted), risk: risk === "yes", back: back === "yes" };
   ask("dialog-scale", {
     texts: { release, lane },
     inputs: { replicas: wanted, lane },
@@ -47,6 +48,8 @@ function showConsequence() {
     zero: asked === 0 && scaled.wanted > 0 && !scaled.risk,
     down: asked > 0 && asked < scaled.wanted,
     up: asked > scaled.wanted,
+    fewer: asked < scaled.wanted,
+    back: asked < scaled.wanted && scaled.back,
   };
   for (const note of findAll("[data-when]", dialog)) note.hidden = !shown[note.dataset.when];
   find("[data-text=fewer]", dialog).textContent = String(scaled.wanted - asked);
