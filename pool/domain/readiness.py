@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 from statistics import median
@@ -77,11 +77,21 @@ _ORDER: Final = (State.WARM, State.STARTING, State.COLD, State.IMPOSSIBLE)
 
 
 def judge_return(targets: Sequence[Target], applies: Applies = Applies()) -> Return:
-    """Of the release that takes longest; what is not known takes longer than what is. Empty: nowhere."""
-    parts = [_judge_one(target, applies) for target in targets]
-    if not parts:
+    """To the release with the most weight, as soon as the slowest of them is there; what is not known takes longer than
+    what is. Empty: nowhere."""
+    if not targets:
         return NOWHERE_TO
-    return max(parts, key=lambda part: (_ORDER.index(part.state), part.seconds is None, part.seconds or 0.0))
+    parts = [(_judge_one(target, applies), target) for target in targets]
+    slowest, about = max(parts, key=lambda part: _slowness(part[0]))
+    main = max(targets, key=lambda target: (target.percent, -target.number))
+    if about.number == main.number or slowest.state is State.WARM:
+        return replace(slowest, release=main.number)
+    reason = f"release {about.number} with {about.percent} %: {slowest.reason or slowest.state}"
+    return replace(slowest, release=main.number, reason=reason)
+
+
+def _slowness(part: Return) -> tuple[int, bool, float]:
+    return _ORDER.index(part.state), part.seconds is None, part.seconds or 0.0
 
 
 def median_start(starts_s: Sequence[float]) -> float | None:

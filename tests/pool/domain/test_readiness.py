@@ -64,14 +64,17 @@ def test_what_cannot_start_is_said_with_its_reason() -> None:
     assert (back.state, back.seconds, back.reason) == (State.IMPOSSIBLE, None, "no node holds its weights")
 
 
-def test_of_several_releases_the_slowest_counts() -> None:
-    warm, starting = target(), target(number=5, ready=0, starting_s=(5.0,), start_s=30.0)
+def test_of_several_releases_the_slowest_counts_and_is_named() -> None:
+    warm = target(percent=95)
+    starting = target(number=5, percent=5, ready=0, starting_s=(5.0,), start_s=30.0)
 
     back = judge_return([warm, starting], MEASURED)
 
-    assert (back.state, back.release) == (State.STARTING, 5)
-    unknown = target(number=4, ready=0, starting_s=(5.0,))
-    assert judge_return([starting, unknown], MEASURED).release == 4
+    assert (back.state, back.release, back.seconds) == (State.STARTING, 6, 25.1)
+    assert back.reason == "release 5 with 5 %: 0 of 2 replicas ready"
+    unknown = target(number=4, percent=2, ready=0, starting_s=(5.0,))
+    assert judge_return([warm, starting, unknown], MEASURED).seconds is None
+    assert judge_return([warm, target(number=5, percent=5)], MEASURED).release == 6
 
 
 def test_nowhere_to_go_back_to() -> None:
