@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pool.domain.fit import gib
-from pool.domain.fit_search import Held, Holder, Ledger, Role, Search
-from pool.domain.placement import Need, NodeView, Placement
+from pool.domain.fit_search import Held, Holder, Key, Ledger, Role, Search
+from pool.domain.placement import DeviceView, Need, NodeView, Placement
 
 MOST_DEVICES: Final = 200
 """Rows of the report; what is left out is counted."""
@@ -182,7 +182,7 @@ def plan_fit(wanted: Sequence[Wanted], pool: Pool, *, steps: int) -> FitReport:
     outcome = _outcome(search.stopped, missing, unknown)
     swap = tuple(_stop_row(holder) for holder in search.stopped if holder.role is Role.STABLE)
     outage = _outage(wanted, places, search, pool) if outcome is FitOutcome.SWAP_ONLY else None
-    rows = _devices(wanted, pool, ledger, search, steps)
+    rows, left_out = _devices(wanted, pool, ledger, search, steps)
     report = FitReport(
         outcome=outcome,
         text="",
@@ -193,8 +193,8 @@ def plan_fit(wanted: Sequence[Wanted], pool: Pool, *, steps: int) -> FitReport:
         missing=tuple(dict.fromkeys(missing)),
         unknown=tuple(dict.fromkeys(unknown)),
         outage=outage,
-        devices=tuple(rows[:MOST_DEVICES]),
-        devices_left_out=max(0, len(rows) - MOST_DEVICES),
+        devices=rows,
+        devices_left_out=left_out,
     )
     return replace(report, text=_say(report))
 
@@ -297,30 +297,39 @@ def _measured(timing: Timing | None, what: str) -> str:
 
 def _devices(
     wanted: Sequence[Wanted], pool: Pool, ledger: Ledger, search: Search, steps: int
-) -> list[DeviceFit]:
-    """Those that change first, then those that stable runs on."""
+) -> tuple[tuple[DeviceFit, ...], int]:
+    """Those that change first, then those that stable runs on; and how many are left out."""
     views = {
-        (node.name, device.id): (node, device)
-        for lane in wanted
-        for node in lane.nodes
-        for device in node.devices
+        (node.name, device.id): device for lane in wanted for node in lane.nodes for device in node.devices
     }
-    stable = [key for holder in pool.holders if holder.role is Role.STABLE for key in holder.places]
-    keys = dict.fromkeys([*ledger.touched, *stable])
-    return [_device(key, views[key][1], pool, ledger, search, steps) for key in keys if key in views]
+    stopped = {holder.replica for holder in search.stopped}
+    staying: dict[Key, list[int | None]] = {}
+    for holder in pool.holders:
+        if holder.role is Role.STABLE:
+            for key, size in holder.places.items():
+                staying.setdefault(key, []).extend([] if holder.replica in stopped else [size])
+    keys = [key for key in dict.fromkeys([*ledger.touched, *staying]) if key in views]
+    rows = [
+        _device(key, views[key], pool, ledger, search.stopped, staying.get(key, []), steps)
+        for key in keys[:MOST_DEVICES]
+    ]
+    return tuple(rows), max(0, len(keys) - MOST_DEVICES)
 
 
 def _device(
-    key: tuple[str, str], view: Any, pool: Pool, ledger: Ledger, search: Search, steps: int
+    key: Key,
+    view: DeviceView,
+    pool: Pool,
+    ledger: Ledger,
+    stopped: Sequence[Holder],
+    staying: Sequence[int | None],
+    steps: int,
 ) -> DeviceFit:
-    measured = view.free_bytes is not None
-    free = view.free_bytes if measured else None
+    """`staying`: what each replica of stable holds of it that runs on."""
+    free = view.free_bytes
     taken, freed = ledger.taken.get(key, 0), ledger.freed.get(key, 0)
     loading = None if free is None else free - view.reserved_bytes + freed - taken
-    stopped = {holder.replica for holder in search.stopped}
-    staying = [one for one in pool.holders if one.role is Role.STABLE and one.replica not in stopped]
-    left = [one.places[key] for one in staying if key in one.places]
-    after = None if loading is None or None in left else loading + sum(size or 0 for size in left)
+    after = None if loading is None or None in staying else loading + sum(size or 0 for size in staying)
     names = ["loading", *(f"step {number + 1}" for number in range(steps)), "holding"]
     stages = [("before", free), *((name, loading) for name in names), ("after", after)]
     return DeviceFit(
@@ -333,7 +342,7 @@ def _device(
         foreign_bytes=sum(use.bytes for use in view.foreign),
         candidate_replicas=ledger.added.get(key, 0),
         candidate_bytes=taken,
-        stops=tuple(one.replica for one in search.stopped if key in one.places),
+        stops=tuple(one.replica for one in stopped if key in one.places),
         stages=tuple(_stage(name, value, view.total_bytes) for name, value in stages),
     )
 

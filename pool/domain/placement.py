@@ -117,8 +117,9 @@ def choose_place(need: Need, nodes: Sequence[NodeView]) -> Placement | NoPlace:
     """Spreads a release over zones, then nodes; then takes the emptiest devices that it fills best."""
     candidates: list[_Candidate] = []
     rejections: list[Rejection] = []
+    sizes: Sizes = {}
     for node in nodes:
-        found = _look_at(need, node)
+        found = _look_at(need, node, sizes)
         if isinstance(found, Rejection):
             rejections.append(found)
         else:
@@ -130,7 +131,11 @@ def choose_place(need: Need, nodes: Sequence[NodeView]) -> Placement | NoPlace:
     return _placement(best, in_zone[best.node.zone], rejections, others=len(candidates) - 1)
 
 
-def _look_at(need: Need, node: NodeView) -> _Candidate | Rejection:
+Sizes = dict[Device, "int | tuple[str, str]"]
+"""What a share needs on a device as large as this, or the code and the reason why it does not fit: nodes are alike."""
+
+
+def _look_at(need: Need, node: NodeView, sizes: Sizes) -> _Candidate | Rejection:
     unfit = _unfit_node(need, node)
     if unfit is not None:
         return unfit
@@ -141,7 +146,7 @@ def _look_at(need: Need, node: NodeView) -> _Candidate | Rejection:
     problems: dict[str, Rejection] = {}
     needed: dict[str, int] = {}
     for device in of_kind:
-        found = _needed_on(need, node, device)
+        found = _needed_on(need, node, device, sizes)
         if isinstance(found, Rejection):
             problems[device.id] = found
         else:
@@ -166,24 +171,31 @@ def _unfit_node(need: Need, node: NodeView) -> Rejection | None:
     return None
 
 
-def _needed_on(need: Need, node: NodeView, device: DeviceView) -> int | Rejection:
+def _needed_on(need: Need, node: NodeView, device: DeviceView, sizes: Sizes) -> int | Rejection:
     """Bytes that must be free on this device, or why it cannot take a share."""
     if device.unusable_reason:
         return Rejection(node.name, "device_unusable", f"{device.id} is unusable: {device.unusable_reason}")
     if need.simulated:
         return 0
     size = Device(kind=device.kind, total_bytes=device.total_bytes)
-    fit = decide_fit(need.facts, need.settings, device=size)
-    if not fit.ok:
-        return Rejection(node.name, fit.code.value, f"{device.id}: {fit.message}")
-    needed = footprint_bytes(need.facts, need.settings, device=size)
-    if isinstance(needed, Unknown):
-        return Rejection(node.name, "size_unknown", f"{device.id}: {needed.reason}")
+    if size not in sizes:
+        sizes[size] = _size_of(need, size)
+    needed = sizes[size]
+    if isinstance(needed, tuple):
+        return Rejection(node.name, needed[0], f"{device.id}: {needed[1]}")
     if device.available_bytes is None:
         return Rejection(node.name, "not_measured", f"{device.id} has no fresh measurement of its memory")
     if device.available_bytes < needed:
         return Rejection(node.name, "too_full", _shortage(device, needed - device.available_bytes))
     return needed
+
+
+def _size_of(need: Need, device: Device) -> int | tuple[str, str]:
+    fit = decide_fit(need.facts, need.settings, device=device)
+    if not fit.ok:
+        return fit.code.value, fit.message
+    needed = footprint_bytes(need.facts, need.settings, device=device)
+    return ("size_unknown", needed.reason) if isinstance(needed, Unknown) else needed
 
 
 def _shortage(device: DeviceView, missing: int) -> str:

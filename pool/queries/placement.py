@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from pool.domain.node import NodePhase
 from pool.domain.placement import DeviceView, ForeignUse, NodeView
@@ -29,6 +30,13 @@ class Inventory:
     claims: dict[tuple[int, str], str]
     ports_used: dict[int, int]
     kinds: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _by_node(self) -> dict[int | None, list[Replica]]:
+        found: dict[int | None, list[Replica]] = defaultdict(list)
+        for replica in self.replicas:
+            found[replica.node_id].append(replica)
+        return found
 
     def view_for(self, row: Replica) -> list[NodeView]:
         return [self._view(node, row) for node in self.nodes]
@@ -59,11 +67,8 @@ class Inventory:
         return None
 
     def _view(self, node: Node, row: Replica) -> NodeView:
-        same = [
-            r
-            for r in self.replicas
-            if r.node_id == node.pk and r.release_id == row.release_id and r.lane == row.lane
-        ]
+        here = self._by_node.get(node.pk, [])
+        same = [r for r in here if r.release_id == row.release_id and r.lane == row.lane]
         return NodeView(
             name=node.name,
             zone=node.zone,
@@ -79,11 +84,7 @@ class Inventory:
     def _device(self, node: Node, device: Device, row: Replica) -> DeviceView:
         memory = getattr(device, "memory", None)
         fresh = memory is not None and memory.measured_at > self.now - STALE_AFTER
-        here = [
-            r
-            for r in self.replicas
-            if r.node_id == node.pk and device.uuid in r.device_uuids and r.pk != row.pk
-        ]
+        here = [r for r in self._by_node.get(node.pk, []) if device.uuid in r.device_uuids and r.pk != row.pk]
         claimed_by = self.claims.get((node.pk, device.uuid))
         unusable = "" if device.usable else device.reason_text or device.reason_code
         if not unusable and claimed_by not in (None, row.pk):
