@@ -309,40 +309,40 @@ def _devices(
             for key, size in holder.places.items():
                 staying.setdefault(key, []).extend([] if holder.replica in stopped else [size])
     keys = [key for key in dict.fromkeys([*ledger.touched, *staying]) if key in views]
-    rows = [
-        _device(key, views[key], pool, ledger, search.stopped, staying.get(key, []), steps)
-        for key in keys[:MOST_DEVICES]
-    ]
+    seen = _Seen(pool, ledger, tuple(search.stopped), staying, steps)
+    rows = [_device(key, views[key], seen) for key in keys[:MOST_DEVICES]]
     return tuple(rows), max(0, len(keys) - MOST_DEVICES)
 
 
-def _device(
-    key: Key,
-    view: DeviceView,
-    pool: Pool,
-    ledger: Ledger,
-    stopped: Sequence[Holder],
-    staying: Sequence[int | None],
-    steps: int,
-) -> DeviceFit:
-    """`staying`: what each replica of stable holds of it that runs on."""
-    free = view.free_bytes
-    taken, freed = ledger.taken.get(key, 0), ledger.freed.get(key, 0)
+@dataclass(frozen=True)
+class _Seen:
+    """`staying`: by device, what each replica of stable holds of it that runs on; None: not measured."""
+
+    pool: Pool
+    ledger: Ledger
+    stopped: tuple[Holder, ...]
+    staying: Mapping[Key, Sequence[int | None]]
+    steps: int
+
+
+def _device(key: Key, view: DeviceView, seen: _Seen) -> DeviceFit:
+    free, staying = view.free_bytes, seen.staying.get(key, ())
+    taken, freed = seen.ledger.taken.get(key, 0), seen.ledger.freed.get(key, 0)
     loading = None if free is None else free - view.reserved_bytes + freed - taken
     after = None if loading is None or None in staying else loading + sum(size or 0 for size in staying)
-    names = ["loading", *(f"step {number + 1}" for number in range(steps)), "holding"]
+    names = ["loading", *(f"step {number + 1}" for number in range(seen.steps)), "holding"]
     stages = [("before", free), *((name, loading) for name in names), ("after", after)]
     return DeviceFit(
         node=key[0],
         device=key[1],
-        index=pool.indexes.get(key),
+        index=seen.pool.indexes.get(key),
         kind=view.kind,
         total_bytes=view.total_bytes or None,
-        measured_age_s=pool.ages_s.get(key),
+        measured_age_s=seen.pool.ages_s.get(key),
         foreign_bytes=sum(use.bytes for use in view.foreign),
-        candidate_replicas=ledger.added.get(key, 0),
+        candidate_replicas=seen.ledger.added.get(key, 0),
         candidate_bytes=taken,
-        stops=tuple(one.replica for one in stopped if key in one.places),
+        stops=tuple(one.replica for one in seen.stopped if key in one.places),
         stages=tuple(_stage(name, value, view.total_bytes) for name, value in stages),
     )
 
