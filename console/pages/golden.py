@@ -20,6 +20,7 @@ from pool.domain.golden import (
     MAX_PROMPT_CHARACTERS,
     MAX_TOKENS,
     MAX_TOLERANCE,
+    OPEN,
     ROLES,
 )
 from pool.queries.golden import find_recording, has_model, list_prompts, list_runs
@@ -129,14 +130,16 @@ def _add(request: HttpRequest, name: str) -> HttpResponse:
 def _render(
     request: HttpRequest, name: str, form: GoldenForm, *, refusal: object = None, status: int = 200
 ) -> HttpResponse:
+    recording, runs = find_recording(name), list_runs(name, limit=SHOWN_RUNS)
     context = {
         "name": name,
         "form": form,
         "refusal": refusal,
         "prompts": list_prompts(name),
         "match_words": dict(MATCH_CHOICES),
-        "recording": find_recording(name),
-        "runs": list_runs(name, limit=SHOWN_RUNS),
+        "recording": recording,
+        "runs": runs,
+        "is_under_way": any(run is not None and run.phase in OPEN for run in (recording, *runs[:1])),
     }
     return render_page(request, "golden/page.html", context, nav="models", status=status)
 
@@ -153,7 +156,9 @@ def record(request: HttpRequest, name: str) -> HttpResponse:
     except PoolError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, _("A stable replica is asked. Load this page again for its answers."))
+        messages.success(
+            request, _("A stable replica is asked. Its answers stand here as soon as it gave them.")
+        )
     return redirect("model-golden", name=name)
 
 

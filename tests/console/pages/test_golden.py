@@ -64,6 +64,7 @@ def test_a_prompt_is_added_recorded_and_removed(operator_client: Client) -> None
 
     assert (added.status_code, removed.status_code) == (302, 302)
     assert "Answers are being recorded from r1" in recorded.content.decode()
+    assert 'hx-trigger="every 3s"' in recorded.content.decode()
     assert GoldenRun.objects.get().questions[0]["messages"][0] == ["system", "Be short."]
     assert not GoldenPrompt.objects.exists()
 
@@ -101,6 +102,16 @@ def test_what_the_newest_run_found_is_shown_and_escaped(viewer_client: Client) -
     assert "differs" in page
     assert "The answer is empty." in page
     assert "<script>alert(1)" not in page
+
+
+def test_what_cannot_be_undone_is_confirmed_first(operator_client: Client) -> None:
+    operator_client.post(PATH, FORM | {"expected": "Paris"})
+
+    page = operator_client.get(PATH).content.decode()
+
+    assert 'data-golden="dialog-remove" data-prompt="capital"' in page
+    assert 'data-golden="dialog-record" data-prompt="capital"' in page
+    assert "every 3s" not in page
 
 
 def test_a_viewer_changes_nothing(viewer_client: Client) -> None:
