@@ -24,6 +24,8 @@ _TEXTS: Final = {
     "tag": 128, "model": 63, "lane": 63, "replica": 16, "node": 63, "key": 16, "tier": 16, "label": 63,
     "region": 63, "outcome": 63, "finish_reason": 16,
 }  # fmt: skip
+_IN_PATHS: Final = ("request_id", "model", "replica", "node")
+"""Pages link to these: one that fits into no address would take the whole page with it."""
 _TIMES: Final = (
     "tokenize_s", "queue_s", "first_byte_s", "decode_s", "stream_s", "ttft_s", "e2e_s", "longest_gap_s",
 )  # fmt: skip
@@ -140,6 +142,8 @@ def _read_texts(fact: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("a request without a model")
     if "\0" in "".join(values.values()):
         raise ValueError("a text with a NUL in it")
+    if any("/" in values[name] for name in _IN_PATHS):
+        raise ValueError("a name with a slash in it")
     return values
 
 

@@ -109,9 +109,9 @@ def _read_gauges(written: Mapping[str, Any], names: frozenset[str]) -> dict[str,
 def _replica_of(entry: Mapping[str, Any], node: str) -> Subject:
     return Subject(
         "replica",
-        _text(entry["id"], 96),
+        _name(entry["id"], 96),
         node,
-        _text(entry.get("model") or "", 63),
+        _name(entry.get("model") or "", 63),
         min(_HIGHEST_COUNT, max(0, int(entry.get("release") or 0))),
         _text(entry.get("lane") or "", 63),
     )
@@ -123,6 +123,14 @@ def _device_of(entry: Mapping[str, Any], node: str) -> Subject:
 
 def _process_of(entry: Mapping[str, Any], node: str) -> Subject:
     return Subject("process", _text(entry["name"], 96), node)
+
+
+def _name(value: Any, most: int) -> str:
+    """Of what pages link to."""
+    text = _text(value, most)
+    if "/" in text:
+        raise ValueError("a name with a slash in it")
+    return text
 
 
 def _text(value: Any, most: int) -> str:

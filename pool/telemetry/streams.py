@@ -64,9 +64,10 @@ class Losses:
 
 def trim(client: redis.Redis, stream: str, *, stored: str, now_s: float) -> None:
     """Cuts off what is stored and old: the streams lie in Redis' bounded memory."""
-    milliseconds = min(order_of(stored)[0], int((now_s - KEPT_S) * 1000))
+    milliseconds, sequence = min(order_of(stored), (int((now_s - KEPT_S) * 1000), 0))
     if milliseconds > 0:
-        client.xtrim(stream, minid=milliseconds, approximate=True)
+        # Exactly, and the last one too: a full Redis takes no new entry that would let an old large one go.
+        client.xtrim(stream, minid=cast(Any, f"{milliseconds}-{sequence + 1}"), approximate=False)
 
 
 def read_recent(client: redis.Redis, stream: str, *, until: str, now_s: float) -> list[Entry]:

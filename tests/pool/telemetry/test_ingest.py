@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from pool.services.routing import create_routing_state
 from pool.telemetry.ingest import Ingester
 from pool.telemetry.rows import GAUGE_CELLS, datetime_of
 from pool.telemetry.store import Overtaken, Store
+from pool.telemetry.streams import trim
 
 AT_S = 1_795_982_405
 # Channels are shared by all databases of a server, and so by tests that run at the same time.
@@ -249,6 +251,19 @@ def test_the_stream_of_another_redis_is_read_from_its_start(bench: Bench) -> Non
     ingester.run_once()
 
     assert stored_requests()[0] == 2
+
+
+def test_what_is_stored_and_old_is_cut_off_to_the_last_entry(bench: Bench) -> None:
+    """Without room Redis takes no further one, which would have let it go."""
+    stream = f"{PREFIX}:facts"
+    for number in (1, 2):
+        bench.client.xadd(stream, {"b": "x" * 100_000}, id=f"1000-{number}")
+
+    trim(bench.client, stream, stored="1000-1", now_s=time.time())
+    assert bench.client.xlen(stream) == 1
+    trim(bench.client, stream, stored="1000-2", now_s=time.time())
+    assert bench.client.xlen(stream) == 0
+    trim(bench.client, stream, stored="0", now_s=time.time())
 
 
 def test_entries_that_were_cut_off_unread_are_noticed(bench: Bench) -> None:

@@ -81,6 +81,10 @@ def test_a_region_counts_beside_the_series() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
+        {"model": "<script>alert(1)</script>"},
+        {"replica": "../r1"},
+        {"node": "a/b"},
+        {"request_id": "req/1"},
         {"gaps": [0.1, {"-1": 1}]},
         {"gaps": [0.1, {"3": 1.5}]},
         {"gaps": [0.1, {"99999": 1}]},
@@ -91,7 +95,7 @@ def test_a_region_counts_beside_the_series() -> None:
         {"tries": 7},
     ],
 )
-def test_what_no_column_could_hold_never_reaches_the_database(bad: dict[str, Any]) -> None:
+def test_what_no_column_or_address_could_hold_never_reaches_the_database_fc55(bad: dict[str, Any]) -> None:
     assert fold([make_fact(**bad)]).unreadable == 1
 
 
