@@ -56,7 +56,7 @@ def build_rollout(rollout_id: str) -> Tree:
         "shares": (shares := _shares(row)),
         "share_words": ", ".join(str(share["label"]) for share in shares),
         "measured": measured_cells(row, load_measured(row.model, now=now)),
-        **outcome_cells(row),
+        **outcome_cells(row, view.events),
         **late_cells(row, now=now),
         **readiness_cells(load_readiness(row.model, now)),
         "steps": [step_row(step, row, requests, now=now) for step in row.steps],

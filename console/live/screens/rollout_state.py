@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.utils.translation import gettext as _
@@ -14,23 +14,31 @@ from console.rollout_words import span_words
 from console.templatetags.units import format_count, format_instant, format_share, to_iso
 from pool.queries.golden import GoldenRunRow
 from pool.queries.rollout_evidence import Measured
-from pool.queries.rollout_rows import RolloutRow, StepRow
+from pool.queries.rollout_rows import RolloutEventRow, RolloutRow, StepRow
 
 LATE_AFTER = timedelta(seconds=30)
 """Beyond a deadline at which control would have acted by itself."""
+_BY_HAND = ("operator", "operator")
 _STEP_TONES = {"done": tones.OK, "current": tones.BUSY, "coming": tones.IDLE}
 _JUDGEMENT_TONES = {"worse": tones.BAD, "not_yet": tones.IDLE, "not_worse": tones.OK}
 
 
-def outcome_cells(row: RolloutRow) -> Tree:
-    """How it ended; nothing while it runs."""
+def outcome_cells(row: RolloutRow, events: Sequence[RolloutEventRow]) -> Tree:
+    """How it ended and why; nothing while it runs. `events`: newest first."""
     tone, title, words = _outcome(row)
+    cause = _find_cause(events) if row.phase in ("rolled_back", "failed") else ""
     return {
         "has_outcome": bool(title),
         "outcome_tone": tone,
         "outcome_title": title,
-        "outcome_words": words,
+        "outcome_words": words if cause in words else f"{cause} {words}",
     }
+
+
+def _find_cause(events: Sequence[RolloutEventRow]) -> str:
+    """What began the rollback: the guard's figures, or who asked for it. Empty: neither did."""
+    causes = [event for event in events if event.kind == "guard" or (event.kind, event.code) == _BY_HAND]
+    return causes[-1].text if causes else ""
 
 
 def _outcome(row: RolloutRow) -> tuple[str, str, str]:
@@ -109,11 +117,12 @@ def measured_cells(row: RolloutRow, measured: Measured) -> Tree:
 
 def step_row(step: StepRow, row: RolloutRow, requests: Mapping[str, int], *, now: datetime) -> Tree:
     is_current = step.state == "current" and row.phase == "stepping"
+    is_left = step.state == "current" and (row.phase == "rolling_back" or not row.is_active)
     return {
         "id": str(step.number),
         "weight": f"{step.weight} %",
-        "state": _(step.state),
-        "tone": _STEP_TONES[step.state],
+        "state": _("taken back here") if is_left else _(step.state),
+        "tone": tones.WARN if is_left else _STEP_TONES[step.state],
         "lanes": ", ".join(step.lanes),
         "soak": _soak_words(step, row, now) if is_current else span_words(step.soak_s),
         "requests": _request_words(step, requests) if is_current else format_count(step.min_requests),

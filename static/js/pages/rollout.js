@@ -1,7 +1,7 @@
 // The rollout's pictures: evidence of its gates, drawn by plotly, and the difference of the two releases.
 /* global Plotly */
 
-import { Palette } from "../lib/chart.js";
+import { Palette, readArray } from "../lib/chart.js";
 import { find, on, readJson, setText } from "../lib/dom.js";
 import { describeCell } from "../lib/latencywords.js";
 import { Plane } from "../lib/plane.js";
@@ -66,6 +66,7 @@ async function loadEvidence() {
 
 function drawEvidence() {
   if (!state.evidence) return null;
+  if (!state.evidence.data.length) return Plotly.purge(holder);
   state.palette ??= new Palette(holder);
   const { width, height } = holder.getBoundingClientRect();
   const { data, layout } = state.palette.resolve(state.evidence);
@@ -80,7 +81,7 @@ async function loadDifference() {
     base: setup.stable, release: setup.candidate, stage: stage.value, format: "figure",
     from: new Date(start).toISOString(), to: new Date(end).toISOString(),
   });
-  const isEmpty = figure.about.data?.state === "absent";
+  const isEmpty = figure.data.every(({ z }) => readArray(z).every(Number.isNaN));
   say("difference", isEmpty ? words.noDifference : "");
   await plane.draw(thin(figure));
 }

@@ -150,6 +150,41 @@ def test_a_wrong_number_of_tokens_takes_nothing_back(
     assert 'data-state="bad"' in answer.content.decode()
 
 
+def test_an_end_says_what_began_it(viewer_client: Client, running: Rollout) -> None:
+    text = "errors: 12 of 40 of the candidate's requests, the limit is 5.0% Plan 4 is in force."
+    RolloutEvent.objects.create(rollout=running, kind="guard", code="limit_broken", text=text)
+    Rollout.objects.filter(pk=running.pk).update(
+        phase="rolled_back", ended_at=factories.T0, reason_text="Every gateway serves the plan."
+    )
+
+    page = text_of(viewer_client, f"/rollouts/{running.pk}/")
+
+    assert f"Taken back: release 1 has the traffic of {MODEL} again" in page
+    assert "12 of 40 of the candidate&#x27;s requests" in page
+    assert "Every gateway serves the plan." in page
+    assert "taken back here" in page
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"), [("promoted", "Release 2 is promoted"), ("failed", "could not be proven complete")]
+)
+def test_other_ends_are_told_in_words(
+    viewer_client: Client, running: Rollout, phase: str, words: str
+) -> None:
+    Rollout.objects.filter(pk=running.pk).update(phase=phase, ended_at=factories.T0)
+
+    assert words in text_of(viewer_client, f"/rollouts/{running.pk}/")
+
+
+def test_a_step_beyond_its_time_says_who_has_to_act(viewer_client: Client, running: Rollout) -> None:
+    Rollout.objects.filter(pk=running.pk).update(deadline_at=factories.T0)
+
+    page = text_of(viewer_client, f"/rollouts/{running.pk}/")
+
+    assert "This step was to end by 2026-11-02 08:00:00 UTC" in page
+    assert "promote it, or take it back" in page
+
+
 def test_a_start_that_is_refused_keeps_all_that_was_typed(operator_client: Client, idle: Rollout) -> None:
     typed: dict[str, Any] = {
         "candidate": "3", "steps": "50 10 5\n20 10 5", "hold_min": "7", "comment": "A careful <try>",
