@@ -26,6 +26,7 @@ from pool.queries.rollback_weights import (
 VERDICT_STALE = timedelta(seconds=30)
 _LOADED = (ReplicaPhase.WARMING, ReplicaPhase.READY)
 _RESOLUTION_S = 10
+_NOTHING_TO_COMPARE = "stable does not run, so there is nothing to compare with: promote it, or take it back"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ def load_facts(rollout: Rollout, now: datetime) -> Facts:
     replicas = list(Replica.objects.filter(release_id=rollout.candidate_id, wish="run"))
     wished = sum(replicas for _, replicas in rollout.scales)
     judgement, text, broken = _read_verdict(rollout, now)
+    if rollout.swap.get("is_full") and judgement is Judgement.NOT_YET:
+        text = _NOTHING_TO_COMPARE
     golden, golden_text = read_golden(rollout)
     requests, in_use = _count_requests(rollout, now)
     proof = load_proof(rollout, now)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pool.domain.cells import Cell, SeriesKey
 from pool.domain.replica import Phase as ReplicaPhase
 from pool.domain.rollout import Phase, Step
 from pool.models import (
@@ -28,6 +29,7 @@ from pool.services.audit import Actor
 from pool.services.errors import Conflict
 from pool.services.replicas import mark_stopped, seen
 from pool.services.rollouts import RolloutWish, promote, roll_back, start_rollout
+from pool.telemetry.store import add_cells
 from tests import factories
 from tests.factories import GIB, T0
 
@@ -319,8 +321,11 @@ def test_fc10_a_swap_of_one_of_two_goes_by_steps_and_leaves_the_other_serving() 
 
 def test_a_swap_is_promoted_by_hand_since_nothing_is_compared(pool: Pool) -> None:
     pool.swap()
+    key = SeriesKey("smollm2", 2, "candidate-1", "short", "standard")
+    add_cells({(key, pool.now): Cell(counts={"requests": 40}, outcomes={"ok": 40})})
     pool.advance(60)
     assert pool.rollout.phase == Phase.STEPPING
+    assert "nothing to compare with: promote it, or take it back" in pool.rollout.next_action
 
     promote(pool.rollout.pk, actor=OLGA, now=pool.now)
 
