@@ -23,8 +23,9 @@ from pool.models import RoutingState
 logger = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-SILENCE_S = 5.0
-"""Redis is asked for a sign of life when nothing came for so long."""
+SILENCE_S = 2.0
+"""Redis is asked for a sign of life when nothing came for so long, and given as long again; until then pages are
+"live"."""
 MOST_SERIES = 20_000
 
 
@@ -73,11 +74,12 @@ async def _listen_once(listener: Listener, url: str) -> None:
         listener.notice_gap()
         while True:
             message = await channel.get_message(ignore_subscribe_messages=False, timeout=SILENCE_S)
-            listener.set_up(True)
             if message is None:
+                # A server that hangs takes connections and says nothing: that is no sign of life.
                 async with asyncio.timeout(SILENCE_S):
                     await client.ping()
-            elif message["type"] == "message":
+            listener.set_up(True)
+            if message is not None and message["type"] == "message":
                 _take(listener, order, message["data"])
 
 

@@ -92,7 +92,8 @@ def _use_cells(replicas: Sequence[ReplicaMemory], devices: Sequence[DeviceSplit]
     told = [row for row in replicas if row.kv_used_ratio is not None and row.kv_blocks is not None]
     blocks = sum(row.kv_blocks or 0 for row in told)
     used = sum(row.kv_used_blocks or 0 for row in told)
-    tail = sizes.get(MemoryOwner.KV_TAIL)
+    # An engine that tells blocks and not their bytes, as the simulated one, says nothing of either size.
+    is_sized = any(row.kv_bytes is not None for row in told)
     preemptions = [row.preemptions for row in replicas if row.preemptions is not None]
     faults = [row.major_faults for row in replicas if row.major_faults is not None]
     return {
@@ -101,9 +102,9 @@ def _use_cells(replicas: Sequence[ReplicaMemory], devices: Sequence[DeviceSplit]
         % {
             "told": len(told),
             "all": len(replicas),
-            "reusable": format_bytes(sizes.get(MemoryOwner.KV_REUSABLE, 0) if told else None),
+            "reusable": format_bytes(sizes.get(MemoryOwner.KV_REUSABLE, 0) if is_sized else None),
         },
-        "tail": format_bytes((tail or 0) if told else None),
+        "tail": format_bytes(sizes.get(MemoryOwner.KV_TAIL, 0) if is_sized else None),
         "tail_words": _("held by requests, not filled by tokens"),
         "preemptions": format_count(sum(preemptions) if preemptions else None),
         "preemptions_words": _("in 5 min; major page faults: %(faults)s")

@@ -48,6 +48,16 @@ def test_an_empty_pool_has_dashes_and_no_zeros(routing_state: None) -> None:
     assert (cells["no_devices"], cells["no_replicas"], cells["no_lanes"]) == (True, True, True)
 
 
+def test_blocks_of_an_unknown_size_are_no_zero_bytes(subject: Subject) -> None:
+    Replica.objects.update(figures={})
+    tell(subject)
+
+    cells = flatten(build_memory())
+
+    assert (cells["tiles/use"], cells["tiles/tail"]) == ("96 %", "—")
+    assert cells["tiles/use_words"] == "1 of 1 replicas tell; — reusable"
+
+
 def test_a_replica_that_does_not_tell_is_named_at_its_device(subject: Subject) -> None:
     cells = flatten(build_memory())
     device = "devices/node-a:cuda-node-a-0"
