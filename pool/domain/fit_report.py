@@ -8,7 +8,7 @@ nobody measured is unknown: it makes room for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -58,11 +58,13 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """`holders`: replicas that hold devices. `ages_s`: of each device's measurement, by (node, uuid)."""
+    """`holders`: replicas that hold devices. `ages_s`: of each device's measurement, by (node, uuid).
+    `foreign_bytes`: measured as nobody's of ours; without an entry not measured."""
 
     holders: tuple[Holder, ...]
     indexes: Mapping[tuple[str, str], int]
     ages_s: Mapping[tuple[str, str], float | None]
+    foreign_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     stop: Timing | None = None
     """From drained to gone, of this release or its runtime."""
     stable_start: Timing | None = None
@@ -110,7 +112,8 @@ class DeviceFit:
     kind: str
     total_bytes: int | None
     measured_age_s: float | None
-    foreign_bytes: int
+    foreign_bytes: int | None
+    """Used by others than this installation's engines; None: not measured."""
     candidate_replicas: int
     candidate_bytes: int
     stops: tuple[str, ...]
@@ -339,7 +342,7 @@ def _device(key: Key, view: DeviceView, seen: _Seen) -> DeviceFit:
         kind=view.kind,
         total_bytes=view.total_bytes or None,
         measured_age_s=seen.pool.ages_s.get(key),
-        foreign_bytes=sum(use.bytes for use in view.foreign),
+        foreign_bytes=seen.pool.foreign_bytes.get(key),
         candidate_replicas=seen.ledger.added.get(key, 0),
         candidate_bytes=taken,
         stops=tuple(one.replica for one in seen.stopped if key in one.places),

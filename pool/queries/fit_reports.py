@@ -40,6 +40,11 @@ def load_fit_report(
         holders=_holders(rows, splits, candidate, stable, now),
         indexes={(split.node, split.uuid): split.index for split in splits},
         ages_s={(split.node, split.uuid): split.measured.age_s for split in splits},
+        foreign_bytes={
+            (split.node, split.uuid): _size_of(split, MemoryOwner.FOREIGN)
+            for split in splits
+            if split.total_bytes is not None
+        },
         stop=find_stop(stable),
         stable_start=max(known, key=lambda one: one.seconds) if len(known) == len(starts) else None,
     )
@@ -143,8 +148,12 @@ def _held(replica: str, split: DeviceSplit | None) -> int | None:
     )
     if not told:
         return None
-    other = sum(part.size_bytes for part in split.parts if part.owner is MemoryOwner.ENGINE_OTHER)
+    other = _size_of(split, MemoryOwner.ENGINE_OTHER)
     return told + other // max(1, len(split.replicas))
+
+
+def _size_of(split: DeviceSplit, owner: MemoryOwner) -> int:
+    return sum(part.size_bytes for part in split.parts if part.owner is owner)
 
 
 _NOT_OURS = (MemoryOwner.PROMISED, MemoryOwner.FOREIGN, MemoryOwner.FREE)

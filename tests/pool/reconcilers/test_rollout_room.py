@@ -346,6 +346,7 @@ def test_an_idle_replica_is_named_and_one_that_serves_is_not(pool: Pool) -> None
     serving = load_fit_report(pool.candidate, pool.stable, [("", 1)], steps=2, now=pool.now)
 
     assert idle.outcome == "fits_if_stopped"
+    assert (idle.devices[0].foreign_bytes, idle.devices[0].index) == (1 * GIB, 0)
     assert [(row.replica, row.model, row.size_bytes) for row in idle.stop] == [
         ("stable-0", "other", 70 * GIB)
     ]
