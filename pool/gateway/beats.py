@@ -4,6 +4,7 @@ import os
 import socket
 import time
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 
@@ -14,7 +15,8 @@ _STARTED_AT = datetime.now(UTC)
 
 def build_beat(plane: Plane, *, now_s: float) -> bytes:
     """JSON. `now_s`: the loop's clock, which the replicas' times count on. A replica without `streams` has none now;
-    one without `last_sent_at` (seconds since 1970) was sent nothing since this process began."""
+    one without `last_sent_at` (seconds since 1970) was sent nothing since this process began. `limits`: replica → lane:
+    [requests at once, as this process has learned it for the whole replica; why it moved last]."""
     nodes: dict[str, float | None] = {}
     replicas: dict[str, dict[str, int | float | None]] = {}
     to_epoch_s = time.time() - now_s
@@ -51,9 +53,21 @@ def build_beat(plane: Plane, *, now_s: float) -> bytes:
             "nodes": nodes,
             "replicas": replicas,
             "releases": plane.tallies.tell(),
+            "limits": _list_limits(plane, now_s),
             "draining": plane.draining,
         }
     )
+
+
+def _list_limits(plane: Plane, now_s: float) -> dict[str, dict[str, list[Any]]]:
+    limits: dict[str, dict[str, list[Any]]] = {}
+    for model in plane.routes.models.values():
+        for gate in model.gates.values():
+            for name, told in gate.describe(now_s)["replicas"].items():
+                limits[name] = {
+                    lane: [one["whole_limit"], one["reason"]] for lane, one in told["lanes"].items()
+                }
+    return limits
 
 
 def _count_streams(plane: Plane) -> dict[str, int]:

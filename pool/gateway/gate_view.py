@@ -48,6 +48,7 @@ def _describe_place(place: Place, lanes: Sequence[Lane], now_s: float) -> dict[s
         "lanes": {
             lane.name: {
                 "limit": place.lane_limit(lane),
+                "whole_limit": round(place.limits[lane.name].limit, 1),
                 "in_flight": replica.lane_in_flight.get(lane.name, 0),
                 "reason": place.limits[lane.name].reason,
             }

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import mean
 from typing import Any, Final
 
 from django.db.models import Count, F, Q, Sum
@@ -28,12 +29,13 @@ from pool.domain.capacity import (
     measure,
     unload,
 )
-from pool.models import RESOLUTIONS, Lane, Plan, ReleaseProfile, Replica
+from pool.models import RESOLUTIONS, GatewayInstance, Lane, Plan, ReleaseProfile, Replica
 
 SHORT: Final = timedelta(minutes=1)
 LONG: Final = timedelta(minutes=5)
 LOOK_BACK: Final = timedelta(minutes=30)
 """In which minutes at full use are looked for."""
+BEATS_FOR: Final = timedelta(seconds=10)
 _CELL_S: Final = 10
 _BUSY = F("e2e_s") - F("queue_s") - F("tokenize_s")
 
@@ -48,6 +50,8 @@ class LaneDemand:
 
 Demand = Mapping[str, LaneDemand]
 """By lane; a lane without requests is missing."""
+Limits = Mapping[str, Mapping[str, float]]
+"""Replica → lane → requests at once."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +135,12 @@ def load_demand(models: Iterable[str], now: datetime) -> dict[str, Demand]:
 def load_release_capacities(
     wanted: Mapping[str, Sequence[int]], demand: Mapping[str, Demand], now: datetime
 ) -> dict[tuple[str, int], ReleaseCapacity]:
-    """By (model, release), for releases that exist. 4 queries, whatever their number."""
+    """By (model, release), for releases that exist. 5 queries, whatever their number."""
     numbers = {(model, number) for model, releases in wanted.items() for number in releases}
     lanes = _load_lanes(wanted)
     uses = _load_uses(wanted)
-    ready = _count_ready(wanted)
+    ready = _list_ready(wanted)
+    limits = _load_limits(now)
     minutes = _load_minutes(wanted, now)
     found = {}
     for model, number in sorted(numbers):
@@ -143,9 +148,11 @@ def load_release_capacities(
         for lane in lanes.get(model, ()):
             part = lane.name if (model, number, lane.name) in uses else ""
             if (model, number, part) in uses:
+                here = ready.get((model, number, part), [])
+                others = [one for key, names in ready.items() if key[0] == model for one in names]
                 rooms[lane.name] = Room(
-                    replicas=ready.get((model, number, part), 0),
-                    slots_each=lane.concurrency,
+                    replicas=len(here),
+                    slots_each=slots_of(lane.concurrency, lane.name, here, others, limits),
                     target_s=lane.ttft_target_ms / 1000,
                     engine_slots_each=uses[model, number, part],
                     is_shared=part == "",
@@ -244,14 +251,41 @@ def _slots(settings: Mapping[str, Any]) -> int | None:
     return slots if isinstance(slots, int) and not isinstance(slots, bool) and slots > 0 else None
 
 
-def _count_ready(models: Iterable[str]) -> dict[tuple[str, int, str], int]:
-    rows = (
-        Replica.objects.filter(release__model__name__in=list(models), phase="ready", routed=True)
-        .order_by()
-        .values_list("release__model__name", "release__number", "lane")
-        .annotate(count=Count("id"))
-    )
-    return {(model, number, lane): count for model, number, lane, count in rows}
+def _list_ready(models: Iterable[str]) -> dict[tuple[str, int, str], list[str]]:
+    rows = Replica.objects.filter(release__model__name__in=list(models), phase="ready", routed=True)
+    found: dict[tuple[str, int, str], list[str]] = defaultdict(list)
+    for model, number, lane, name in rows.values_list(
+        "release__model__name", "release__number", "lane", "id"
+    ):
+        found[model, number, lane].append(name)
+    return found
+
+
+def _load_limits(now: datetime) -> Limits:
+    """Of gateways that beat; each has learned them by itself, so that their mean counts."""
+    told: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    rows = GatewayInstance.objects.filter(gone_at=None, seen_at__gt=now - BEATS_FOR)
+    for limits in rows.values_list("report__limits", flat=True):
+        for replica, lanes in limits.items() if isinstance(limits, dict) else ():
+            for lane, one in lanes.items() if isinstance(lanes, dict) else ():
+                if _is_learned(one):
+                    told[replica][lane].append(float(one[0]))
+    return {name: {lane: mean(seen) for lane, seen in lanes.items()} for name, lanes in told.items()}
+
+
+def _is_learned(one: object) -> bool:
+    """The limit at the start says what somebody typed, not what was measured."""
+    return isinstance(one, list) and len(one) == 2 and isinstance(one[0], int | float) and one[1] != "start"
+
+
+def slots_of(typed: int, lane: str, own: Sequence[str], others: Iterable[str], limits: Limits) -> int:
+    """Requests of the lane that one replica runs at once: as gateways learned it at the release's own replicas; before
+    they have, as at the model's other ones, but never less than what its settings start with."""
+    learned = [limits[name][lane] for name in own if lane in limits.get(name, {})]
+    if learned:
+        return max(1, int(mean(learned)))
+    elsewhere = [limits[name][lane] for name in others if lane in limits.get(name, {})]
+    return max([typed, *(int(limit) for limit in elsewhere)])
 
 
 def _load_minutes(

@@ -77,12 +77,12 @@ class Goal:
 
 
 def load_readiness(model: str, now: datetime) -> Readiness | None:
-    """None: there is no such model. 17 queries at most."""
+    """None: there is no such model. 18 queries at most."""
     return next(iter(list_readiness(now, models=(model,))), None)
 
 
 def list_readiness(now: datetime, *, models: Iterable[str] | None = None) -> tuple[Readiness, ...]:
-    """By name; of all models unless some are named. 17 queries at most, whatever their number."""
+    """By name; of all models unless some are named. 18 queries at most, whatever their number."""
     rows = Model.objects.order_by("name")
     names = list(
         (rows if models is None else rows.filter(name__in=list(models))).values_list("name", flat=True)

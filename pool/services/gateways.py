@@ -9,7 +9,7 @@ from typing import Any
 from pool.models import GatewayInstance, GatewaySnapshot
 from pool.services.errors import Invalid
 
-KEPT_FIELDS = ("in_flight", "nodes", "replicas", "releases", "at")
+KEPT_FIELDS = ("in_flight", "nodes", "replicas", "releases", "limits", "at")
 _LONGEST_ID = 64
 _LARGEST = 2**62
 

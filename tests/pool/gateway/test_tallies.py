@@ -105,3 +105,13 @@ def test_tallies_are_kept_by_model_and_release() -> None:
 
 def find_session(release: int, weights: dict[int, int]) -> str:
     return next(name for name in map(str, range(1000)) if choose_release(weights, name.encode()) == release)
+
+
+async def test_a_beat_tells_what_each_lane_of_a_replica_runs_at_once(rig: Rig) -> None:
+    await rig.serve(make_table(make_release(3, await rig.start_engine("r1"))))
+
+    limits = beat_of(rig)["limits"]["r1"]
+
+    assert limits
+    assert {reason for _, reason in limits.values()} == {"start"}
+    assert all(limit >= 1 for limit, _ in limits.values())

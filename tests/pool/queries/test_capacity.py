@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from pool.domain.cells import Cell, SeriesKey
 from pool.models import Lane, Model
 from pool.queries.capacity import find_lack, load_capacity, load_demand
 from pool.telemetry.store import add_cells
-from tests.factories import T0, make_model, make_node, make_profile, make_release, make_replica
+from tests.factories import T0, make_gateway, make_model, make_node, make_profile, make_release, make_replica
 
 pytestmark = pytest.mark.django_db
 NOW = T0 + timedelta(seconds=3)
@@ -117,6 +117,41 @@ def test_a_lane_without_a_ready_replica_is_named() -> None:
     assert find_lack("smollm2", 2, {"short": 0}, NOW) == ""
 
 
+def tell_limits(limits: dict[str, Any], *, seen_at: datetime = T0) -> None:
+    make_gateway(f"gw-{len(limits)}", seen_at=seen_at, report={"limits": limits})
+
+
+def test_slots_are_what_gateways_have_learned_at_its_own_replicas() -> None:
+    make_two()
+    tell_limits(
+        {
+            "rep-2": {"short": [3.9, "over_target"], "mid": [8.0, "start"]},
+            "rep-1": {"short": [30.0, "all_slots"]},
+        }
+    )
+
+    told = load_capacity("smollm2", 2, NOW)
+
+    assert (told["short"].slots, told["mid"].slots) == (3, 8)
+
+
+def test_before_they_have_those_of_the_others_stand_in_and_never_lower_what_was_set() -> None:
+    make_two()
+    tell_limits({"rep-1": {"short": [30.0, "within_target"], "mid": [2.0, "over_target"]}})
+
+    told = load_capacity("smollm2", 2, NOW)
+
+    assert (told["short"].slots, told["mid"].slots) == (30, 8)
+
+
+def test_what_a_silent_gateway_or_another_version_tells_is_not_believed() -> None:
+    make_two()
+    tell_limits({"rep-2": {"short": [30.0, "within_target"]}}, seen_at=T0 - timedelta(minutes=1))
+    tell_limits({"rep-2": "odd", "rep-1": {"short": 7}})
+
+    assert load_capacity("smollm2", 2, NOW)["short"].slots == 8
+
+
 def test_engine_slots_bound_what_the_lane_allows() -> None:
     make_two(profile=make_profile("tight", settings={"max_num_seqs": 1}))
     add_traffic(per_s=2)
@@ -128,5 +163,5 @@ def test_the_number_of_queries_does_not_grow(django_assert_num_queries: Any) -> 
     make_two()
     add_traffic()
 
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(6):
         find_lack("smollm2", 2, {"short": 100}, NOW)

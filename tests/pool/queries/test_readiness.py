@@ -173,7 +173,7 @@ def test_all_models_at_once_take_no_more_queries(model: Model, django_assert_max
         make_plan(other, number=2, weights={"2": 100})
     add_traffic()
 
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(18):
         found = list_readiness(T0)
 
     assert [told.model for told in found] == ["a", "b", "c", "smollm2"]
