@@ -26,6 +26,25 @@ def gray(real: Installed) -> Installed:
     return real
 
 
+def test_a_dry_run_predicts_what_the_engine_printed(gray: Installed) -> None:
+    candidate = add_release(gray, MODEL, "gray-more", SMALL | {"kv_cache_memory_bytes": 128 << 20})
+
+    told = gray.post(f"models/{MODEL}/rollouts/", {"candidate": candidate, "dry_run": True})
+
+    assert told["refusal"] == ""
+    assert told["fit"]["outcome"] == "fits_beside"
+    assert told["diff"]["changed"] == ["kv_cache_memory_bytes"]
+    (memory,) = told["diff"]["memory"]
+    assert memory["stable"]["kv_tokens"] == memory["stable"]["printed_tokens"]
+    assert memory["candidate"]["kv_tokens"] == 2 * memory["stable"]["kv_tokens"]
+    (device,) = told["fit"]["devices"]
+    used = {stage["stage"]: stage["used_bytes"] for stage in device["stages"]}
+    assert used["loading"] - used["before"] == device["candidate_bytes"] > 128 << 20
+    # What stable holds was measured, and is given back once it stops.
+    assert used["before"] < used["after"] < used["holding"]
+    assert gray.get(f"models/{MODEL}/rollouts/")["results"] == []
+
+
 def test_a_rollout_to_another_profile_costs_no_client_an_error_fc09(gray: Installed) -> None:
     candidate = add_release(gray, MODEL, "gray-two", SMALL | {"max_num_seqs": 8})
     with under_load(gray, MODEL, clients=4) as load:
