@@ -9,6 +9,13 @@ from pool.models import Rollout
 from tests.browser.conftest import OpenTab, in_database
 from tests.browser.seed_rollouts import MODEL, seed_rollouts
 
+# Drawn anew for the width that there is.
+FITS = """() => {
+  const [plot, room] = [".main-svg", ""].map((part) => document.querySelector(`[data-evidence] ${part}`.trim()));
+  return plot.getBoundingClientRect().width === room.clientWidth
+    && document.querySelectorAll("[data-evidence] .scatterlayer .trace").length === 12;
+}"""
+
 
 def test_rollout_pages_are_clean_and_fit_and_take_back(open_tab: OpenTab, tmp_path: Path) -> None:
     shots = Path(os.environ.get("SLUICE_TEST_SHOTS") or tmp_path)
@@ -31,6 +38,8 @@ def test_rollout_pages_are_clean_and_fit_and_take_back(open_tab: OpenTab, tmp_pa
             tab.page.emulate_media(color_scheme=scheme)
             for width in (1280, 390):
                 tab.page.set_viewport_size({"width": width, "height": 900})
+                if name == "rollout":
+                    tab.page.wait_for_function(FITS)
                 assert tab.overflow_px() <= 0, (name, width)
                 tab.page.screenshot(path=shots / f"{name}-{width}-{scheme}.png", full_page=True)
     assert tab.problems == []
