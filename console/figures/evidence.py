@@ -31,7 +31,7 @@ def draw_evidence(evidence: Evidence, *, columns: int = MOST_COLUMNS) -> Figure:
         box = _box(row, rows, column, columns)
         layout[f"xaxis{suffix}"] = _time(evidence, box, suffix, shown=place + columns >= len(gates))
         layout[f"yaxis{suffix}"] = _way(box, suffix, shown=column == 0)
-        layout["annotations"].append(_title(line, box))
+        layout["annotations"].append(_title(line, box, is_short=columns == 2))
         layout["shapes"] += [_bar_line(suffix), *(_mark_line(mark.at, suffix) for mark in evidence.marks)]
         traces += _draw_line(line, suffix)
     margin = {"l": 34, "r": 10, "t": 4, "b": 24}
@@ -84,8 +84,9 @@ def _way(box: tuple[float, float, float, float], suffix: str, *, shown: bool) ->
     }
 
 
-def _title(line: GateLine, box: tuple[float, float, float, float]) -> dict[str, Any]:
-    words = plain(gate_words(line.gate))
+def _title(line: GateLine, box: tuple[float, float, float, float], *, is_short: bool) -> dict[str, Any]:
+    """`is_short`: two plots share a phone's width, where the words would run into each other."""
+    words = plain(line.gate if is_short else gate_words(line.gate))
     return {
         "text": f"{words} · {_('reports only')}" if line.dry_run else words,
         "x": box[0],
