@@ -118,7 +118,7 @@ def _print_case(name: str, runs: Sequence[Run], needed: dict[str, int | None], *
     size = len(runs)
     worse = [run.worse_after for run in runs if run.worse_after is not None]
     if name in ("same", "mix", "own_noise"):
-        # Noise of one release's own, for minutes, is a difference: few runs tell how often it is taken for one that stays.
+        # Noise of one release's own is a difference for minutes: few runs tell how often it is taken for a lasting one.
         limit = _loosen(ALPHA, size) if is_quick or name == "own_noise" else ALPHA
         return _print_share(f"false_worse_{name}", len(worse), size, limit=limit)
     if name == "slow":

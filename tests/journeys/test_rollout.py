@@ -35,19 +35,21 @@ def kill_control(installed: Installed) -> None:
     )
 
 
+def wait_move(installed: Installed, rollout: str, left: tuple[str, int]) -> tuple[str, int]:
+    wait_until(lambda: read_phase(installed, rollout) != left, limit_s=120, what=f"it leaves {left}")
+    return read_phase(installed, rollout)
+
+
 def test_control_killed_in_each_phase_changes_nothing_but_the_time(own: Installed) -> None:
     candidate = add_release(own, MODEL, "sim-two", {"max_num_seqs": 64})
     with under_load(own, MODEL, clients=6) as load:
         wait_until(lambda: len(load.answers) >= 10, limit_s=30, what="traffic at release 1")
         kill_control(own)
         rollout = start(own, MODEL, candidate)
-        seen: set[tuple[str, int]] = set()
-        while read_phase(own, rollout)[0] not in ("promoted", "rolled_back", "failed"):
-            at = read_phase(own, rollout)
-            if at not in seen:
-                seen.add(at)
-                kill_control(own)
-            wait_until(lambda at=at: read_phase(own, rollout) != at, limit_s=120, what=f"it leaves {at}")
+        at = read_phase(own, rollout)
+        while at[0] not in ("promoted", "rolled_back", "failed"):
+            kill_control(own)
+            at = wait_move(own, rollout, at)
 
     assert read_phase(own, rollout)[0] == "promoted"
     assert load.errors == []
