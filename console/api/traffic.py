@@ -61,6 +61,10 @@ class PlanInput(serializers.Serializer[Any]):
 
 class RollbackInput(serializers.Serializer[Any]):
     to_plan = serializers.IntegerField(min_value=1, max_value=_LARGEST, allow_null=True, default=None)
+    accept_outage = serializers.BooleanField(
+        default=False,
+        help_text="Put the older plan in force although none of its releases has a ready replica.",
+    )
 
 
 class PlanInForce(PoolView):
@@ -118,8 +122,14 @@ class PlanRollback(PoolView):
     )
     @once(finish=add_acknowledgements)
     def post(self, request: Request, *, model: str) -> Answer:
-        to_plan = self.read_body(RollbackInput)["to_plan"]
-        roll_back_model(model, to_plan=to_plan, actor=self.actor(), now=timezone.now())
+        body = self.read_body(RollbackInput)
+        roll_back_model(
+            model,
+            to_plan=body["to_plan"],
+            actor=self.actor(),
+            now=timezone.now(),
+            accept_outage=body["accept_outage"],
+        )
         table = find_table_state()
         assert table is not None, "a plan was written with it"
         number = {"epoch": table.epoch, "version": table.version}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from django.db import transaction
 
-from pool.models import Model, Plan, PlanInForce, Release, Rollout
+from pool.models import Model, Plan, PlanInForce, Release, Replica, Rollout
 from pool.services.audit import Actor, record
 from pool.services.beside_rollouts import find_moving, is_moved_by, refuse_plan_beside
 from pool.services.errors import Conflict, Invalid, not_found
@@ -60,7 +60,12 @@ def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Pl
 
 
 def roll_back_locked(
-    model: Model, *, to_plan: int | None, actor: Actor, beside: Rollout | None
+    model: Model,
+    *,
+    to_plan: int | None,
+    actor: Actor,
+    beside: Rollout | None,
+    accept_outage: bool = False,
 ) -> tuple[Plan, bool]:
     """As `roll_back`, inside a transaction that holds the model's lock. `beside`: the rollout that moves its
     weights."""
@@ -72,6 +77,8 @@ def roll_back_locked(
     if beside is not None:
         raise is_moved_by(beside, model)
     target = _rollback_target(model, current, to_plan)
+    if not accept_outage:
+        _refuse_nobody(model, current, target)
     wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
     plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)
     record(
@@ -84,6 +91,34 @@ def roll_back_locked(
         table=table.version,
     )
     return plan, True
+
+
+def _refuse_nobody(model: Model, current: Plan, target: Plan) -> None:
+    """Raises Conflict where requests are answered now and nobody could answer them by the older plan (FC-10)."""
+    ready = set(
+        Replica.objects.filter(release__model=model, phase="ready", wish="run").values_list(
+            "release__number", flat=True
+        )
+    )
+    if not ready & _weighted(current) or ready & _weighted(target):
+        return
+    names = ", ".join(str(number) for number in sorted(_weighted(target)))
+    raise Conflict(
+        f"Plan {target.number} sends everything to release {names}, which has no ready replica: nobody would answer. "
+        "Scale it up and roll back once it is ready; or accept the outage.",
+        plan=target.number,
+        accept="accept_outage",
+    )
+
+
+def _weighted(plan: Plan) -> set[int]:
+    """Releases that get requests."""
+    return {
+        int(number)
+        for weights in (plan.weights, *plan.lanes.values())
+        for number, percent in weights.items()
+        if percent > 0
+    }
 
 
 def _rollback_target(model: Model, current: Plan, to_plan: int | None) -> Plan:

@@ -8,8 +8,9 @@ from pool.models import AuditEntry, Plan, PlanInForce
 from pool.services.audit import Actor
 from pool.services.errors import Conflict, Invalid, NotFound
 from pool.services.plans import PlanWish, roll_back, set_plan
+from pool.services.rollback import roll_back_model
 from pool.services.routing import TableNumber, current_delivery, find_newer_table, rebuild_table
-from tests.pool.services.world import SECRET, make_world
+from tests.pool.services.world import NOW, SECRET, make_replica, make_world
 
 pytestmark = pytest.mark.django_db
 ACTOR = Actor("olga", "api", "req-1")
@@ -208,3 +209,18 @@ def test_a_rollback_reads_no_more_tables_in_a_larger_pool(django_assert_max_num_
 
     with django_assert_max_num_queries(20):
         roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+
+def test_fc10_no_click_sends_everything_to_nobody() -> None:
+    world = make_world(releases=2)
+    for weights in ({1: 100}, {2: 100}):
+        set_plan(world.model.name, PlanWish(weights), actor=ACTOR)
+    make_replica(world, release=2, phase="ready")
+
+    with pytest.raises(Conflict, match="release 1, which has no ready replica"):
+        roll_back(world.model.name, to_plan=None, actor=ACTOR)
+    with pytest.raises(Conflict, match="nobody would answer"):
+        roll_back_model(world.model.name, to_plan=1, actor=ACTOR, now=NOW)
+
+    plan, written = roll_back_model(world.model.name, to_plan=1, actor=ACTOR, now=NOW, accept_outage=True)
+    assert (plan.weights, written) == ({"1": 100}, True)
