@@ -49,13 +49,13 @@ class Case:
 
 CASES: Final = {
     "same": Case(Scenario(), (1000, 12)),
-    "mix": Case(Scenario(shift=True), (300, 8)),
-    "own_noise": Case(Scenario(own_noise=0.05), (60, 0)),
-    "slow": Case(SLOW, (200, 12)),
+    "mix": Case(Scenario(shift=True), (200, 8)),
+    "own_noise": Case(Scenario(own_noise=0.05), (40, 0)),
+    "slow": Case(SLOW, (150, 12)),
     "errors": Case(Scenario(errors=(0.005, 0.02)), (200, 8)),
-    "same_at_margin": Case(Scenario(), (60, 4), at_margin=True),
-    "slow_by_margin": Case(Scenario(slow_all=1.1), (100, 4), at_margin=True),
-    "slow_at_margin": Case(Scenario(slow={"short": 1.2}), (40, 0), at_margin=True),
+    "same_at_margin": Case(Scenario(), (40, 4), at_margin=True),
+    "slow_by_margin": Case(Scenario(slow_all=1.1), (60, 4), at_margin=True),
+    "slow_at_margin": Case(Scenario(slow={"short": 1.2}), (20, 0), at_margin=True),
     "idle": Case(Scenario(per_s=0.0), (2, 2)),
 }
 
