@@ -82,7 +82,8 @@ RULES: Final[Mapping[str, Rule]] = {
 }  # fmt: skip
 """`foreign_memory`: of the device's total. `prefix_misses`: tokens that a lane with prefix caching had to compute, so
 over 15 % is a hit ratio under 85 %. `long_share`: requests over 8,192 prompt tokens; over 20 % is a reason to add
-replicas. `nodes_silent`: from here on nothing of a lost node is started elsewhere (FC-21). `busy_and_late`: use of the device over 30 s, read as 0 unless a lane on it is over its TTFT target."""
+replicas. `nodes_silent`: from here on nothing of a lost node is started elsewhere (FC-21). `busy_and_late`: use of the
+device over 30 s, read as 0 unless a lane on it is over its TTFT target."""
 
 
 def read_rule(rule: Rule, stored: Mapping[str, Any]) -> Rule:

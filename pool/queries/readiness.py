@@ -42,8 +42,8 @@ _LONGEST_APPLY: Final = timedelta(minutes=1)
 @dataclass(frozen=True)
 class Readiness:
     """`plan`, `release`: what one click goes back to, and its release with the most weight; None: nowhere. All else is
-    of its slowest release. `seconds` None: not known. `capacity_ratio`: what the ready replicas carry ÷ the present demand at the old
-    weights; None: not known, or no demand."""
+    of its slowest release. `seconds` None: not known. `capacity_ratio`: what the ready replicas carry ÷ the present
+    demand at the old weights; None: not known, or no demand."""
 
     model: str
     state: State
