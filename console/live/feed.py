@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from console.live.cells import Cells, Changes, compare, flatten
 from console.live.database import run_in_thread
+from console.live.limits import TooManyViews
 from console.live.registry import build_screen
 from console.live.subscription import FeedState, Subscription
 from console.live.wakeups import listen_for_changes
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 POLL_S = 1.0
 SHORTEST_PAUSE_S = 0.5
 LONGEST_BUILD_S = 5.0
+MOST_TOPICS = 512
+"""Different screens, filters included: each is built anew each second, so that made-up filters would starve others."""
 
 TopicKey = tuple[str, str]
 Build = Callable[[TopicKey], Cells]
@@ -96,7 +99,9 @@ class Feed:
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, key: TopicKey) -> tuple[Topic, Subscription]:
-        """From now on nothing is missed; the first frame is a snapshot as soon as there is one."""
+        """From now on nothing is missed; the first frame is a snapshot as soon as there is one. Raises TooManyViews."""
+        if key not in self._topics and len(self._topics) >= MOST_TOPICS:
+            raise TooManyViews
         topic = self._topics.setdefault(key, Topic(key))
         watcher = Subscription()
         topic.watchers.add(watcher)

@@ -11,12 +11,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from console.live.heatmap_source import Source
 from console.live.heatmap_topic import HeatmapTopic, HeatmapWatch
 from console.live.heatmap_window import RECENT_S, WINDOW_S, Wanted
+from console.live.limits import TooManyViews
 from console.live.telemetry_channel import Listener, OpenCell, listen_for_cells
 from pool.domain.errors import PoolError
 
@@ -30,12 +30,6 @@ REPAIR_AFTER_S = 2.0
 RETRY_S = 2.0
 MOST_TOPICS = 64
 """A window takes up to some megabytes."""
-
-
-class TooManyViews(PoolError):
-    """So many different live views are open that another one would endanger the others."""
-
-    code: ClassVar[str] = "too_many_requests"
 
 
 class HeatmapFeed:
@@ -66,9 +60,7 @@ class HeatmapFeed:
         topic = self._topics.get(wanted)
         if topic is None:
             if len(self._topics) >= MOST_TOPICS:
-                raise TooManyViews(
-                    "Too many different live views are open. Close one, or use the same filters."
-                )
+                raise TooManyViews
             topic = self._topics[wanted] = HeatmapTopic(wanted, clock=self._clock)
         watch = HeatmapWatch(topic, leave=self._leave)
         self._woken.set()

@@ -12,6 +12,7 @@ import pytest
 from console.live import feed as feed_module
 from console.live.cells import Cells
 from console.live.feed import Feed, Topic, TopicKey
+from console.live.limits import TooManyViews
 from console.live.subscription import Subscription
 from pool.services.errors import not_found
 
@@ -182,3 +183,15 @@ async def _until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not holds():  # noqa: ASYNC110 - the feed has no event of its own for a test
             await asyncio.sleep(0.005)
+
+
+async def test_made_up_filters_do_not_take_the_live_pages_of_others(
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed_module, "MOST_TOPICS", 2)
+    feed.subscribe(("replicas", "a"))
+    feed.subscribe(("replicas", "b"))
+
+    with pytest.raises(TooManyViews):
+        feed.subscribe(("replicas", "c"))
+    feed.subscribe(("replicas", "b"))

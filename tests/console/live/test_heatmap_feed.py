@@ -11,11 +11,12 @@ import pytest
 from django.db import OperationalError
 
 from console.live import heatmap_feed
-from console.live.heatmap_feed import HeatmapFeed, TooManyViews
+from console.live.heatmap_feed import HeatmapFeed
 from console.live.heatmap_frames import BEAT, CHANGES, HEAD_BYTES, WHOLE, State
 from console.live.heatmap_source import Source
 from console.live.heatmap_topic import HeatmapWatch
 from console.live.heatmap_window import Wanted
+from console.live.limits import TooManyViews
 from console.live.telemetry_channel import Listener, OpenCell
 from pool.domain.cells import SeriesKey
 from pool.domain.histogram import Histogram
