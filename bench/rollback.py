@@ -67,6 +67,8 @@ class Load:
 class Trial:
     click_ms: float
     """From the click to the last request to the candidate; 0 where that was before the click."""
+    after_write_ms: float
+    """From the new table in PostgreSQL to the last request to the candidate: what the gateways' side takes."""
     accepted_ms: float
     """From the click to the answer of the POST, which waits for the gateways for a second at most."""
     written_ms: float
@@ -166,6 +168,7 @@ def run_trial(installed: Installed, gateways: int) -> Trial:
     last_at = find_last_sent(installed)
     return Trial(
         click_ms=max(0.0, last_at - click_at) * 1000,
+        after_write_ms=max(0.0, last_at - written_at) * 1000,
         accepted_ms=(accepted_at - click_at) * 1000,
         written_ms=(written_at - click_at) * 1000,
         applied_ms=(applied_at - click_at) * 1000,
@@ -230,6 +233,10 @@ def report(load: Load, usual: list[Trial], silent: list[Trial]) -> bool:
             figure = f"click_to_last_request_{name}_ms"
             value = round(quantile(times, share), 1)
             good &= print_figure("rollback", figure, value, unit="ms", against=against, limit=bound)
+        after = [trial.after_write_ms for trial in trials]
+        for name, share, _ in figures:
+            value = round(quantile(after, share), 1)
+            print_figure("rollback", f"write_to_last_request_{name}_ms", value, unit="ms", against=against)
         for part in ("written", "applied", "accepted"):
             value = round(quantile([getattr(trial, f"{part}_ms") for trial in trials], 0.5), 1)
             good &= print_figure("rollback", f"click_to_{part}_p50_ms", value, unit="ms", against=against)
