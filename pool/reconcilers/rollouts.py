@@ -17,6 +17,7 @@ from pool.domain.golden import stage_of
 from pool.domain.rollout import Phase, RollBack, decide, guard, has_weight
 from pool.models import Rollout
 from pool.queries.rollouts import list_active, load_facts, state_of
+from pool.services.beside_rollouts import find_other_plan
 from pool.services.golden import ask_golden
 from pool.services.rollout_moves import apply, ask_replicas
 from pool.services.rollout_room import look_after_room
@@ -25,6 +26,7 @@ from pool.services.verdicts import judge
 
 logger = logging.getLogger(__name__)
 _COMING = (Phase.PREPARING, Phase.WARMING)
+_UNWEIGHTED = (Phase.PLANNED, *_COMING)
 
 
 def run_pass(now: datetime) -> dict[str, object]:
@@ -67,6 +69,9 @@ def advance(rollout_id: str, now: datetime) -> bool:
     """Decided and done under the model's lock: nothing moves in between."""
     with transaction.atomic():
         rollout = lock_rollout(rollout_id)
+        other = find_other_plan(rollout) if rollout.phase in _UNWEIGHTED else None
+        if other is not None:
+            return apply(rollout, other, now=now)
         if rollout.phase == Phase.PLANNED:
             ask_replicas(rollout)
         room = look_after_room(rollout, now=now) if rollout.phase in _COMING else None

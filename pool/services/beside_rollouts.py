@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pool.domain.rollout import ACTIVE, Phase
-from pool.models import Model, Release, Rollout, Scale
+from pool.domain.rollout import ACTIVE, Enter, Phase
+from pool.models import Model, Plan, Release, Rollout, Scale
 from pool.services.errors import Conflict
 
 _MOVING = (Phase.STEPPING, Phase.HOLDING, Phase.ROLLING_BACK)
@@ -24,6 +24,21 @@ def find_moving(model: Model) -> Rollout | None:
 
 def is_moving(active: Rollout) -> bool:
     return active.phase in _MOVING or active.resumes in _MOVING
+
+
+def find_other_plan(rollout: Rollout) -> Enter | None:
+    """Before the first weight others may put a plan in force, one click back included. The rollout stands on the one
+    from before, so that its first step would undo what they did: it ends instead."""
+    if rollout.weighted_at is not None:
+        return None
+    plan = Plan.objects.filter(in_force__model=rollout.model_id).first()
+    if plan is None or plan.number == rollout.base_plan:
+        return None
+    text = (
+        f"Plan {plan.number} was put in force by {plan.created_by}; the rollout stands on plan {rollout.base_plan}. "
+        "Nothing was sent to the candidate. Start it anew on the plan that is in force."
+    )
+    return Enter(Phase.FAILED, "other_plan", text)
 
 
 def is_moved_by(moving: Rollout, model: Model) -> Conflict:

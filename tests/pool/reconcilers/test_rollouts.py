@@ -300,6 +300,37 @@ def test_fc18_other_hands_leave_a_running_rollout_alone(world: World) -> None:
     assert weights() == {"1": 90, "2": 10}
 
 
+@pytest.mark.parametrize("reached", [Phase.PLANNED, Phase.PREPARING, Phase.WARMING])
+@pytest.mark.parametrize("paused", [False, True])
+def test_fc18_a_plan_put_in_force_before_the_first_weight_ends_the_rollout(
+    world: World, reached: Phase, paused: bool
+) -> None:
+    make_release(world.model, number=3, replicas=0)
+    set_plan("smollm2", PlanWish({1: 40, 3: 60}), actor=OLGA)
+    world.start()
+    if reached is not Phase.PLANNED:
+        world.make_candidate("loading" if reached is Phase.PREPARING else "warming")
+        for _ in range(3):
+            world.advance()
+    assert world.rollout.phase == reached
+    if paused:
+        pause(world.rollout.pk, actor=OLGA, now=world.now)
+
+    back, changed = roll_back_model("smollm2", to_plan=None, actor=OLGA, now=world.now)
+    Replica.objects.filter(pk="candidate-1").update(phase="ready", routed=True)
+    if paused:
+        assert world.advance() == Phase.PAUSED
+        resume(world.rollout.pk, actor=OLGA, now=world.now)
+    for _ in range(5):
+        world.advance()
+
+    assert (back.weights, changed) == ({"1": 100}, True)
+    assert (world.rollout.phase, world.rollout.reason_code) == (Phase.FAILED, "other_plan")
+    assert f"Plan {back.number} was put in force by olga" in world.rollout.reason_text
+    assert (weights(), Plan.objects.count()) == ({"1": 100}, back.number)
+    assert Scale.objects.get(release=world.candidate).replicas == 0
+
+
 def test_fc18_a_candidate_that_cannot_start_fails_before_it_had_weight(world: World) -> None:
     world.start()
     world.make_candidate("failed", failure_kind="permanent", reason_text="no such weights")
