@@ -18,6 +18,8 @@ class Plan(models.Model):
     pins = models.JSONField(default=dict, blank=True)
     shadow = models.JSONField(null=True, blank=True)
     rollback_of = models.PositiveIntegerField(null=True)
+    rollout_base = models.PositiveIntegerField(null=True)
+    """Number of the plan before the rollout that wrote this one: one click goes back there, past its steps."""
     comment = models.TextField(default="", blank=True)
     created_by = models.CharField(max_length=150, default="", blank=True)
     created_at = models.DateTimeField(default=timezone.now)

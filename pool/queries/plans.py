@@ -19,6 +19,8 @@ class PlanRow:
     shadow: dict[str, object] | None
     rollback_of: int | None
     """The plan that this one goes back to."""
+    rollout_base: int | None
+    """The plan before the rollout that wrote this one; one click goes back there."""
     comment: str
     created_by: str
     created_at: datetime
@@ -40,7 +42,7 @@ def find_plan_in_force(model: str) -> PlanRow | None:
 
 def find_rollback_target(plans: Sequence[PlanRow]) -> PlanRow | None:
     """The plan that one click goes back to, as `services.plans.roll_back` finds it: the newest older one with other
-    weights that no rollback has left. `plans`: newest first.
+    weights that no rollback has left and that is no step of a rollout. `plans`: newest first.
     """
     current = next((plan for plan in plans if plan.in_force), None)
     if current is None:
@@ -48,8 +50,8 @@ def find_rollback_target(plans: Sequence[PlanRow]) -> PlanRow | None:
     left = {
         number
         for plan in plans
-        if plan.rollback_of is not None
-        for number in range(plan.rollback_of + 1, plan.number)
+        if (start := plan.rollback_of or plan.rollout_base) is not None
+        for number in range(start + 1, plan.number)
     }
     older = (plan for plan in plans if plan.number < current.number)
     return next((plan for plan in older if plan.number not in left and plan.weights != current.weights), None)
@@ -63,6 +65,7 @@ def plan_row(row: Plan, *, in_force: int | None) -> PlanRow:
         pins=row.pins,
         shadow=row.shadow,
         rollback_of=row.rollback_of,
+        rollout_base=row.rollout_base,
         comment=row.comment,
         created_by=row.created_by,
         created_at=row.created_at,

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 
 from django.db import transaction
+from django.db.models.functions import Coalesce
 
 from pool.models import Model, Plan, PlanInForce, Release, Replica, Rollout
 from pool.services.audit import Actor, record
@@ -51,8 +52,8 @@ def set_plan(model_name: str, wish: PlanWish, *, actor: Actor) -> Plan:
 def roll_back(model_name: str, *, to_plan: int | None, actor: Actor) -> tuple[Plan, bool]:
     """One click back. Returns the plan in force and whether this call wrote it.
 
-    Without `to_plan`: the newest older plan that no rollback has left; while the plan in force is itself a
-    rollback, nothing changes and that plan is returned.
+    Without `to_plan`: past the steps of a rollout, the newest older plan that no rollback has left; while the plan in
+    force is itself a rollback, nothing changes and that plan is returned.
     """
     with transaction.atomic():
         model = lock_model(model_name)
@@ -131,12 +132,12 @@ def _rollback_target(model: Model, current: Plan, to_plan: int | None) -> Plan:
                 to_plan=to_plan,
             )
         return target
-    # A plan is left by a rollback if a later rollback went to something before it.
+    # A plan is left by a rollback if a later rollback went to something before it, and by a rollout if it is a step.
     left: set[int] = set()
-    for number, goal in Plan.objects.filter(model=model, rollback_of__isnull=False).values_list(
-        "number", "rollback_of"
-    ):
-        left.update(range((goal or 0) + 1, number))
+    starts = Coalesce("rollback_of", "rollout_base")
+    told = Plan.objects.filter(model=model).annotate(start=starts).filter(start__isnull=False)
+    for number, start in told.values_list("number", "start"):
+        left.update(range(start + 1, number))
     target = next(
         (p for p in older.order_by("-number") if p.number not in left and p.weights != current.weights), None
     )
@@ -215,7 +216,7 @@ def wish_of(plan: Plan, *, comment: str) -> PlanWish:
 
 
 def put_in_force(
-    model: Model, wish: PlanWish, *, actor: Actor, rollback_of: int | None
+    model: Model, wish: PlanWish, *, actor: Actor, rollback_of: int | None, rollout_base: int | None = None
 ) -> tuple[Plan, TableNumber]:
     """Inside a transaction that holds the model's lock."""
     newest = (
@@ -229,6 +230,7 @@ def put_in_force(
         pins=wish.pins,
         shadow=wish.shadow,
         rollback_of=rollback_of,
+        rollout_base=rollout_base,
         comment=wish.comment,
         created_by=actor.name,
     )

@@ -148,7 +148,8 @@ def _enter(rollout: Rollout, action: Enter, *, now: datetime, actor: Actor = LOO
 def _put(
     rollout: Rollout, wish: PlanWish, *, actor: Actor, rollback_of: int | None
 ) -> tuple[dict[str, Any], str]:
-    plan, table = put_in_force(rollout.model, wish, actor=actor, rollback_of=rollback_of)
+    base = rollout.base_plan if rollback_of is None else None
+    plan, table = put_in_force(rollout.model, wish, actor=actor, rollback_of=rollback_of, rollout_base=base)
     values = {"plan": plan.number, "table_epoch": table.epoch, "table_version": table.version}
     return values, f"Plan {plan.number} is in force."
 

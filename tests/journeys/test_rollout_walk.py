@@ -119,7 +119,7 @@ def test_release_2_is_promoted_and_one_click_takes_it_back(own: Installed, page:
         page.get_by_text("Watch below which gateways have applied it").wait_for()
         wait_traffic(own, load, 1)
 
-    assert f"of {MODEL} is put back within a second" in told
+    assert f"Plan 1 of {MODEL} is put back within a second: release 1: 100 %." in told
     assert load.errors == []
 
 

@@ -5,9 +5,10 @@ from django.db import IntegrityError, transaction
 
 from pool.domain.routing_table import RoutingTable, from_bytes
 from pool.models import AuditEntry, Plan, PlanInForce
+from pool.queries.plans import find_rollback_target, list_plans
 from pool.services.audit import Actor
 from pool.services.errors import Conflict, Invalid, NotFound
-from pool.services.plans import PlanWish, roll_back, set_plan
+from pool.services.plans import PlanWish, put_in_force, roll_back, set_plan
 from pool.services.rollback import roll_back_model
 from pool.services.routing import TableNumber, current_delivery, find_newer_table, rebuild_table
 from tests.pool.services.world import NOW, SECRET, make_replica, make_world
@@ -224,3 +225,30 @@ def test_fc10_no_click_sends_everything_to_nobody() -> None:
 
     plan, written = roll_back_model(world.model.name, to_plan=1, actor=ACTOR, now=NOW, accept_outage=True)
     assert (plan.weights, written) == ({"1": 100}, True)
+
+
+def test_one_click_after_a_promotion_goes_past_the_steps_of_the_rollout() -> None:
+    world = make_world(releases=2)
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    for percent in (20, 50, 100):
+        wish = PlanWish({1: 100 - percent, 2: percent})
+        put_in_force(world.model, wish, actor=ACTOR, rollback_of=None, rollout_base=1)
+    shown = find_rollback_target(list_plans(world.model.name))
+
+    plan, is_new = roll_back(world.model.name, to_plan=None, actor=ACTOR)
+
+    assert shown is not None
+    assert (is_new, plan.rollback_of, shown.number) == (True, 1, 1)
+    assert plan.weights == {"1": 100}
+
+
+def test_a_later_plan_goes_back_to_the_promoted_one_and_not_to_a_step() -> None:
+    world = make_world(releases=3)
+    set_plan(world.model.name, PlanWish({1: 100}), actor=ACTOR)
+    for base, release in ((1, 2), (3, 3)):
+        for percent in (50, 100):
+            wish = PlanWish({release - 1: 100 - percent, release: percent})
+            put_in_force(world.model, wish, actor=ACTOR, rollback_of=None, rollout_base=base)
+
+    assert Plan.objects.count() == 5
+    assert roll_back(world.model.name, to_plan=None, actor=ACTOR)[0].rollback_of == 3
