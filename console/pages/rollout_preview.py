@@ -7,6 +7,7 @@ from typing import Any
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from console.pages.rollout_form import RolloutForm
 from console.pages.rollout_room import ChangeRow, Room, change_rows, room_of
@@ -85,11 +86,7 @@ def _describe(start: Start, wish: RolloutWish, reports: Reports) -> Preview:
         changes=change_rows(reports.diff),
         memory=tuple(row.text for row in reports.diff.memory if row.text),
         warnings=tuple(warning.text for warning in reports.diff.warnings),
-        end=_(
-            "All traffic of %(model)s goes to release %(candidate)d for %(hold)s, with release %(stable)d still warm. "
-            "Then it is promoted, and the replicas of release %(stable)d are yours to stop."
-        )
-        % {**names, "hold": span_words(wish.hold_s)},
+        end=_end_words(wish, names),
         back=_(
             "Until then one click, a gate that finds it worse, or a broken limit puts plan %(plan)d back: %(weights)s."
         )
@@ -110,8 +107,28 @@ def _scale_words(start: Start, names: dict[str, Any]) -> str:
         if before
         else _("Release %(candidate)d gets %(replicas)s.")
     )
-    then = _("They load and warm up; no request of a user reaches them before all are ready.")
+    total = sum(count for _lane, count in start.scales)
+    then = ngettext(
+        "It loads and warms up; no request of a user reaches it before it is ready.",
+        "They load and warm up; no request of a user reaches them before all are ready.",
+        total,
+    )
     return f"{gets % {**names, 'replicas': replica_words(start.scales), 'before': before}} {then}"
+
+
+def _end_words(wish: RolloutWish, names: dict[str, Any]) -> str:
+    if not wish.hold_s:
+        return (
+            _(
+                "All traffic of %(model)s goes to release %(candidate)d, which is promoted at once; "
+                "the replicas of release %(stable)d are then yours to stop."
+            )
+            % names
+        )
+    return _(
+        "All traffic of %(model)s goes to release %(candidate)d for %(hold)s, with release %(stable)d still warm. "
+        "Then it is promoted, and the replicas of release %(stable)d are yours to stop."
+    ) % {**names, "hold": span_words(wish.hold_s)}
 
 
 def _lane_words(wish: RolloutWish, names: dict[str, Any]) -> tuple[str, ...]:

@@ -232,6 +232,9 @@ def _less(after: int | None, before: int | None) -> int | None:
 
 
 def _say(before: ReplicaPrediction, after: ReplicaPrediction) -> str:
+    is_printed = before.printed_tokens is not None and after.printed_tokens is not None
+    if before.unknown and before.unknown == after.unknown and not is_printed:
+        return f"KV cache per replica and memory on each device: unknown, {before.unknown}."
     tokens = f"KV cache per replica: {_tokens(before)} → {_tokens(after)}"
     device = f"on each device {_size(before.device_bytes)} → {_size(after.device_bytes)}"
     unknown = " ".join(dict.fromkeys(f"Unknown: {side.unknown}." for side in (before, after) if side.unknown))

@@ -129,8 +129,8 @@ class Verdict:
         acting = [gate for gate in gates if not gate.dry_run]
         judgement = _join(acting)
         broken = "; ".join(gate.broken_limit for gate in acting if gate.broken_limit)
-        said = [gate.text for gate in acting if gate.outcome is judgement]
-        return Reading(judgement, "; ".join(said) or "every gate only reports", broken, gates)
+        said = _say([gate for gate in acting if gate.outcome is judgement])
+        return Reading(judgement, said or "every gate only reports", broken, gates)
 
     def _read_gate(self, gate: str) -> GateOutcome:
         comparison, setting = self.comparisons[gate], self.settings.by_gate[gate]
@@ -242,17 +242,25 @@ def _join(acting: Sequence[GateOutcome]) -> Judgement:
     return Judgement.NOT_WORSE if outcomes == {Judgement.NOT_WORSE} else Judgement.NOT_YET
 
 
+def _say(gates: Sequence[GateOutcome]) -> str:
+    """What several gates say in the same words is said once, for all of them."""
+    names: dict[str, list[str]] = {}
+    for gate in gates:
+        names.setdefault(gate.text.removeprefix(f"{gate.gate}: "), []).append(gate.gate)
+    return "; ".join(f"{', '.join(gates_of)}: {words}" for words, gates_of in names.items())
+
+
 def _describe(gate: str, outcome: Judgement, figures: Mapping[str, Any]) -> str:
     if outcome is Judgement.WORSE:
         return f"{gate}: worse than stable"
     if outcome is Judgement.NOT_WORSE:
         return f"{gate}: not worse than stable"
     if not figures["units"]["candidate"] or not figures["units"]["stable"]:
-        return f"{gate}: no requests of both releases to compare yet"
+        return f"{gate}: no requests of both releases to compare yet (a new replica's first minute is not judged)"
     if figures["matched_ratio"] < _LEAST_MATCHED:
         return f"{gate}: most of the candidate's requests have no alike ones of stable"
     if figures["more_requests"] is None:
         return f"{gate}: not yet; the evidence does not point to an end yet"
-    return (
-        f"{gate}: not yet; about {figures['more_requests']} more requests ({figures['more_minutes']:g} min)"
-    )
+    minutes = figures["more_minutes"]
+    span = "under a minute" if minutes < 1 else f"{minutes:g} min"
+    return f"{gate}: not yet; about {figures['more_requests']} more requests ({span})"

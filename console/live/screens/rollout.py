@@ -20,6 +20,7 @@ from console.live.screens.rollout_state import (
     step_row,
 )
 from console.live.screens.rows import Tree, hue_of
+from console.rollout_words import gate_words
 from console.templatetags.units import UNKNOWN, format_count, format_duration, to_iso
 from pool.queries.golden import list_runs
 from pool.queries.models import find_model
@@ -176,13 +177,14 @@ def _verdict_cells(view: RolloutView) -> Tree:
 
 
 def _gate(gate: Mapping[str, Any]) -> Tree:
-    outcome = str(gate["outcome"])
+    name, outcome = str(gate["gate"]), str(gate["outcome"])
     return {
-        "id": str(gate["gate"]),
+        "id": name,
+        "title": gate_words(name),
         "outcome": outcome.replace("_", " "),
         "tone": _OUTCOME_TONES.get(outcome, tones.IDLE),
         "dry": _("reports only") if gate.get("dry_run") else "",
-        "text": str(gate.get("text", "")),
+        "text": str(gate.get("text", "")).removeprefix(f"{name}: "),
         "worse": _part(gate.get("worse_log"), gate.get("worse_bar")),
         "worse_words": _evidence(gate.get("worse_log"), gate.get("worse_bar")),
         "not_worse": _part(gate.get("not_worse_log"), gate.get("not_worse_bar")),

@@ -58,6 +58,17 @@ def test_a_viewer_reads_every_page_and_no_button(viewer_client: Client, running:
     assert NEW not in rows
 
 
+def test_gates_have_the_names_that_the_form_gives_them(viewer_client: Client, running: Rollout) -> None:
+    running.refresh_from_db()
+    gate = running.verdict["gates"][1] | {"text": "ttft: not yet; about 400 more requests (4 min)"}
+    Rollout.objects.filter(pk=running.pk).update(verdict=running.verdict | {"gates": [gate]})
+
+    page = text_of(viewer_client, f"/rollouts/{running.pk}/")
+
+    assert '<span class="strong" data-cell="title">Time to the first token</span>' in page
+    assert 'data-cell="text">not yet; about 400 more requests (4 min)</div>' in page
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_viewer_does_nothing_to_a_rollout(viewer_client: Client, running: Rollout, action: str) -> None:
     before = AuditEntry.objects.count()
@@ -219,7 +230,7 @@ def test_the_form_tells_what_a_start_would_do_before_it_is_asked(
 ) -> None:
     page = text_of(operator_client, f"{NEW}?candidate=3")
 
-    assert "Release 3 gets 1 replica." in page
+    assert "Release 3 gets 1 replica. It loads and warms up;" in page
     assert "5 % of new requests for 5 min at least, and until it answered 200 requests" in page
     assert f"All traffic of {MODEL} goes to release 3 for 30 min" in page
     assert "puts plan 3 back: release 2: 25 %, release 1: 75 %." in page
@@ -234,12 +245,20 @@ def test_a_preview_follows_what_is_typed_and_writes_nothing(operator_client: Cli
     told = operator_client.post(path, typed).content.decode()
     refused = operator_client.post(path, USUAL | {"errors-limit_ratio": "200"}).content.decode()
 
-    assert "Release 3 gets 2 replicas." in told
+    assert "Release 3 gets 2 replicas. They load and warm up;" in told
     assert "short → mid → long" in told
     assert "Only reported, never acted on: Time to the first token." in told
     assert "Failed requests: Between 0.01 and 95 %." in refused
     assert AuditEntry.objects.count() == before
     assert Rollout.objects.filter(model=idle.model).count() == 1
+
+
+def test_without_a_hold_the_preview_says_that_it_is_promoted_at_once(
+    operator_client: Client, idle: Rollout
+) -> None:
+    told = operator_client.post(f"/models/{MODEL}/rollouts/preview/", USUAL | {"hold_min": "0"})
+
+    assert f"All traffic of {MODEL} goes to release 3, which is promoted at once" in told.content.decode()
 
 
 def test_a_viewer_sees_no_preview(viewer_client: Client, idle: Rollout) -> None:

@@ -130,6 +130,14 @@ def test_what_cannot_be_predicted_is_unknown_with_its_reason() -> None:
         assert "→ unknown" in memory.text or "→ 5760 tokens as printed" in memory.text
 
 
+def test_what_is_unknown_of_both_for_one_reason_is_said_once() -> None:
+    sims = replace(STABLE, is_simulated=True)
+
+    assert diff(sims, lanes={"": lane(max_num_seqs=4)}, is_simulated=True).memory[0].text == (
+        "KV cache per replica and memory on each device: unknown, a simulated engine holds no weights and no cache."
+    )
+
+
 def test_the_shape_is_plain_json() -> None:
     shape = diff(lanes={"": LaneSide(profile="x", settings=EngineSettings())}).as_json()
 

@@ -56,7 +56,10 @@ def test_no_requests_are_not_yet_for_ever_fc11() -> None:
     assert reading.judgement is Judgement.NOT_YET
     assert {gate.outcome for gate in reading.gates} == {Judgement.NOT_YET}
     assert reading.broken_limit == ""
-    assert "no requests of both releases" in reading.text
+    assert reading.text == (
+        "errors, interrupted, ttft, itl, per_token, shape: no requests of both releases to compare yet "
+        "(a new replica's first minute is not judged)"
+    )
     assert reading.gates[0].figures["candidate"] == {"samples": 0, "ratio": None, "p50_s": None}
 
 
@@ -187,6 +190,22 @@ def test_not_yet_tells_about_how_much_more() -> None:
     assert ttft.figures["more_requests"] > 0
     assert ttft.figures["more_minutes"] > 0
     assert "more requests" in ttft.text
+
+
+def test_a_wait_of_seconds_is_not_told_as_0_minutes() -> None:
+    draw = random.Random(10)
+    verdict = Verdict(read_gates({"errors": {"margin_points": 0.05}}), LANES)
+    number = 0
+    while True:
+        verdict.add_block(number, make_samples(draw))
+        errors = next(gate for gate in verdict.read().gates if gate.gate == "errors")
+        if errors.outcome is not Judgement.NOT_YET:
+            break
+        number += 1
+        said = errors.text
+
+    assert number
+    assert "(under a minute)" in said
 
 
 def test_stored_evidence_goes_on_where_it_was() -> None:
