@@ -55,13 +55,14 @@ def refuse_scale_below(release: Release, lane: str, replicas: int) -> None:
     if active is None or release.pk not in (active.stable_id, active.candidate_id):
         return
     before = Scale.objects.filter(release=release, lane=lane).values_list("replicas", flat=True).first() or 0
-    if replicas >= before:
+    is_coming = release.pk == active.candidate_id and not active.weighted_at
+    least = min(before, dict(active.scales).get(lane, 0)) if is_coming else before
+    if replicas >= least:
         return
-    if release.pk == active.candidate_id and not active.weighted_at:
-        return
+    why = "its first step waits for all of them" if is_coming else "a rollback needs them at once"
     raise Conflict(
-        f"Rollout {active.pk} is '{active.phase}': release {release.number} keeps its {before} replicas until it has "
-        "ended, since a rollback needs them at once. End the rollout first.",
+        f"Rollout {active.pk} is '{active.phase}': release {release.number} keeps its {least} replicas until it has "
+        f"ended, since {why}. End the rollout first.",
         rollout=active.pk,
-        replicas=before,
+        replicas=least,
     )

@@ -300,6 +300,18 @@ def test_fc18_other_hands_leave_a_running_rollout_alone(world: World) -> None:
     assert weights() == {"1": 90, "2": 10}
 
 
+def test_fc18_the_candidate_that_is_waited_for_is_not_scaled_away(world: World) -> None:
+    world.start()
+    world.advance()
+    set_scale("smollm2", 2, replicas=3, lane="", actor=OLGA)
+    set_scale("smollm2", 2, replicas=1, lane="", actor=OLGA)
+
+    with pytest.raises(Conflict, match="keeps its 1 replicas until it has ended, since its first step waits"):
+        set_scale("smollm2", 2, replicas=0, lane="", actor=OLGA)
+    roll_back(world.rollout.pk, actor=OLGA, now=world.now)
+    assert Scale.objects.get(release=world.candidate).replicas == 0
+
+
 @pytest.mark.parametrize("reached", [Phase.PLANNED, Phase.PREPARING, Phase.WARMING])
 @pytest.mark.parametrize("paused", [False, True])
 def test_fc18_a_plan_put_in_force_before_the_first_weight_ends_the_rollout(
