@@ -49,6 +49,12 @@ def is_moved_by(moving: Rollout, model: Model) -> Conflict:
     )
 
 
+def list_lanes_of_steps(model: Model) -> set[str]:
+    """Lanes that the steps of a running rollout name: without one of them its step would wait for ever."""
+    active = Rollout.objects.filter(model=model, phase__in=ACTIVE).first()
+    return {lane for step in active.steps for lane in step["lanes"]} if active is not None else set()
+
+
 def refuse_scale_below(release: Release, lane: str, replicas: int) -> None:
     """Raises Conflict if a rollout would lose what its rollback, or its step, stands on (FC-10, FC-18)."""
     active = Rollout.objects.filter(model_id=release.model_id, phase__in=ACTIVE).first()

@@ -19,6 +19,7 @@ from pool.domain.names import check_name
 from pool.models import Lane, Model, Plan, ReleaseProfile
 from pool.queries.lanes import lane_settings
 from pool.services.audit import Actor, record
+from pool.services.beside_rollouts import list_lanes_of_steps
 from pool.services.errors import Conflict, Invalid, not_found
 from pool.services.routing import rebuild_table
 
@@ -151,15 +152,16 @@ def _lock_model(name: str) -> Model:
 
 
 def _refuse_lost_lanes(model: Model, names: set[str]) -> None:
-    """A lane that a release or the plan in force names cannot go."""
+    """A lane that a release, the plan in force or a running rollout names cannot go."""
     used = set(
         ReleaseProfile.objects.filter(release__model=model, lane__gt="").values_list("lane", flat=True)
     )
     plan = Plan.objects.filter(in_force__model=model).first()
-    lost = sorted((used | set(plan.lanes if plan else ())) - names)
+    lost = sorted((used | set(plan.lanes if plan else ()) | list_lanes_of_steps(model)) - names)
     if lost:
         raise Conflict(
-            f"Releases or the plan in force use the lanes {', '.join(lost)}. Keep them, or move off them first.",
+            f"Releases, the plan in force or a running rollout use the lanes {', '.join(lost)}. Keep them, or move off "
+            "them first.",
             lanes=lost,
         )
 

@@ -58,7 +58,10 @@ def take_back(rollout: Rollout, code: str, text: str, *, actor: Actor, now: date
     first = rollout.phase != Phase.ROLLING_BACK
     values: dict[str, Any] = {"reason_code": code, "reason_text": text, "streams": rollout.streams}
     if first:
-        values |= {"entered_at": now, "deadline_at": deadline_of(Phase.ROLLING_BACK, rollout.hold_s, now)}
+        values |= {
+            "entered_at": now, "deadline_at": deadline_of(Phase.ROLLING_BACK, rollout.hold_s, now),
+            "next_action": "gateways apply the plan",
+        }  # fmt: skip
     wish = _rollback_wish(rollout, split)
     # Before the plan: the table that it makes reads from this row how running streams are to end.
     if not update_if(rollout, phase=Phase.ROLLING_BACK, streams=rollout.streams):

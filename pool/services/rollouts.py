@@ -165,7 +165,7 @@ def resume(rollout_id: str, *, actor: Actor, now: datetime) -> tuple[Rollout, bo
         phase = Phase(rollout.resumes)
         update_if(
             rollout, phase=phase, resumes="", entered_at=now, deadline_at=deadline_of(phase, rollout.hold_s, now),
-            reason_code="resumed", reason_text=f"Resumed by {actor.name}.",
+            reason_code="resumed", reason_text=f"Resumed by {actor.name}.", next_action="",
         )  # fmt: skip
         _log(rollout, "resume", f"Goes on in '{phase}'; its clock begins anew.", actor=actor, now=now)
         queue_rollout_notices(rollout, now=now)

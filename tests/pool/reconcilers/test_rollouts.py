@@ -29,6 +29,7 @@ from pool.services import rollout_moves
 from pool.services.audit import Actor
 from pool.services.catalog import set_scale
 from pool.services.errors import Conflict, Invalid
+from pool.services.lanes import LaneWish, set_lanes
 from pool.services.plans import PlanWish, set_plan
 from pool.services.rollback import roll_back_model
 from pool.services.rollouts import RolloutWish, fence, pause, promote, resume, roll_back, start_rollout
@@ -211,6 +212,21 @@ def test_one_click_takes_all_traffic_back_and_proves_it(world: World) -> None:
     assert proof.last_sent_at is not None
     assert proof.last_sent_at.timestamp() == 1.5
     assert world.advance() == Phase.ROLLED_BACK
+
+
+def test_what_was_waited_for_is_not_said_of_the_phase_that_follows(world: World) -> None:
+    """Also while no control process lives."""
+    world.to_first_step()
+    world.advance()
+    assert world.rollout.next_action.startswith("soaking")
+    pause(world.rollout.pk, actor=OLGA, now=world.now)
+    resume(world.rollout.pk, actor=OLGA, now=world.now)
+    assert world.rollout.next_action == ""
+    world.advance()
+
+    roll_back(world.rollout.pk, actor=OLGA, now=world.now)
+
+    assert (world.rollout.phase, world.rollout.next_action) == (Phase.ROLLING_BACK, "gateways apply the plan")
 
 
 def test_a_second_click_never_sends_traffic_back_to_the_candidate(world: World) -> None:
@@ -462,3 +478,14 @@ def test_fencing_stops_the_candidates_engines_and_only_while_it_goes_back(world:
     assert (changed, again) == (True, False)
     assert (candidate.wish, candidate.phase, candidate.stop_forced) == ("stop", "draining", True)
     assert Replica.objects.get(pk="stable-1").phase == "ready"
+
+
+def test_fc18_a_lane_that_a_coming_step_names_cannot_go(world: World) -> None:
+    set_lanes("smollm2", [LaneWish("short", 512, 8, 300), LaneWish("long", None, 2, 2000)], actor=OLGA)
+    whole = [LaneWish("all", None, 8, 300)]
+    world.start(replace(WISH, lanes=("short", "long")))
+
+    with pytest.raises(Conflict, match="a running rollout use the lanes long, short"):
+        set_lanes("smollm2", whole, actor=OLGA)
+    roll_back(world.rollout.pk, actor=OLGA, now=world.now)
+    set_lanes("smollm2", whole, actor=OLGA)
