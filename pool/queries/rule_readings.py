@@ -24,7 +24,7 @@ from pool.domain.resource_rules import (
     read_rule,
     read_share,
 )
-from pool.models import NodeLease, PhaseChange, PlanInForce, Replica, RuleChange
+from pool.models import Device, NodeLease, PhaseChange, PlanInForce, Replica, RuleChange
 from pool.queries.cells import CellFilter, find_series, list_stage
 from pool.queries.gauges import find_subjects, list_gauge_cells, sum_counters
 
@@ -68,9 +68,11 @@ def list_device_signals(rules: Mapping[str, Rule], late_models: Iterable[str], n
     for devices, model in rows:
         for device in devices:
             by_device[device].add(model)
+    # What a host's memory holds besides engines is its own business: databases, caches, this console.
+    shared = set(Device.objects.filter(kind="cpu").values_list("uuid", flat=True))
     for subject, cell in _last_minute("device", list(by_device), now):
         foreign, total = cell.gauges.get("memory_foreign_bytes"), cell.gauges.get("memory_total_bytes")
-        if foreign and total and "foreign_memory" in rules:
+        if foreign and total and "foreign_memory" in rules and subject.name not in shared:
             reading = Reading(foreign.mean / total.mean, foreign.count)
             found.append(_signal(rules["foreign_memory"], subject.name, reading, now, subject))
         busy = cell.gauges.get("utilization_ratio")

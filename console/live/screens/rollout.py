@@ -96,7 +96,6 @@ def rollout_cells(row: RolloutRow) -> Tree:
         "owner": row.owner,
         "next": row.next_action or row.reason_text,
         "reason": row.reason_text,
-        "code": row.reason_code,
         "by": row.created_by,
         "created_at": to_iso(row.created_at),
         "weighted_at": to_iso(row.weighted_at) if row.weighted_at else "",
