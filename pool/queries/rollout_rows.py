@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from pool.domain.rollout import OWNERS, Phase, has_weight
-from pool.models import Plan, Rollout
+from pool.models import PlanInForce, Rollout
 from pool.queries.rollouts import Proof, find_rollout, list_rollouts, load_proof, state_of
 
 MOST_EVENTS = 200
@@ -45,7 +45,11 @@ class RolloutRow:
     """Index into `steps`; -1 before the first weight, their number while holding."""
     steps: tuple[StepRow, ...]
     candidate_percent: int
-    """The candidate's general weight in the plan that this rollout wrote last."""
+    """The candidate's general weight in the plan in force."""
+    weights: dict[str, int]
+    """General weights of the plan in force."""
+    plan_in_force: int | None
+    """Its number: another one than `plan` where something else has moved the traffic since."""
     hold_s: int
     base_plan: int
     plan: int | None
@@ -155,6 +159,8 @@ def list_readings(rollout_id: str, *, since: datetime) -> tuple[GateReadingRow, 
 
 def rollout_row(rollout: Rollout) -> RolloutRow:
     state = state_of(rollout)
+    in_force: PlanInForce | None = getattr(rollout.model, "in_force", None)
+    weights = in_force.plan.weights if in_force is not None else {}
     return RolloutRow(
         id=rollout.pk,
         model=rollout.model.name,
@@ -173,7 +179,9 @@ def rollout_row(rollout: Rollout) -> RolloutRow:
             )
             for number, step in enumerate(state.steps, 1)
         ),
-        candidate_percent=_percent(rollout),
+        candidate_percent=int(weights.get(str(rollout.candidate.number), 0)),
+        weights=weights,
+        plan_in_force=in_force.plan.number if in_force is not None else None,
         hold_s=rollout.hold_s,
         base_plan=rollout.base_plan,
         plan=rollout.plan,
@@ -195,10 +203,3 @@ def _step_state(rollout: Rollout, number: int) -> str:
     if number - 1 < rollout.step:
         return "done"
     return "current" if number - 1 == rollout.step else "coming"
-
-
-def _percent(rollout: Rollout) -> int:
-    if rollout.plan is None:
-        return 0
-    plan = Plan.objects.get(model_id=rollout.model_id, number=rollout.plan)
-    return int(plan.weights.get(str(rollout.candidate.number), 0))

@@ -154,7 +154,7 @@ def load_proof(rollout: Rollout, now: datetime) -> Proof:
 
 
 def _with_names() -> QuerySet[Rollout]:
-    return Rollout.objects.select_related("model", "candidate", "stable")
+    return Rollout.objects.select_related("model__in_force__plan", "candidate", "stable")
 
 
 def _count(replicas: list[Replica], phases: tuple[ReplicaPhase, ...]) -> int:

@@ -124,6 +124,9 @@ def _enter(rollout: Rollout, action: Enter, *, now: datetime, actor: Actor = LOO
         "phase": action.phase, "reason_code": action.code, "reason_text": action.text, "entered_at": now,
         "deadline_at": deadline_of(action.phase, rollout.hold_s, now), "resumes": "", "next_action": "",
     }  # fmt: skip
+    if rollout.phase == Phase.ROLLING_BACK and action.phase is Phase.ROLLED_BACK:
+        # Why it was taken back is what people look for afterwards; that it is complete stands in its log.
+        del values["reason_code"], values["reason_text"]
     said = ""
     if action.step is not None:
         plan_values, said = _put(rollout, _step_wish(rollout, action.step), actor=actor, rollback_of=None)

@@ -145,8 +145,11 @@ def _back_words(row: RolloutRow) -> str:
 
 
 def _shares(row: RolloutRow) -> list[Tree]:
-    """The candidate's part of new requests, and the rest."""
-    parts = ((row.candidate, row.candidate_percent), (row.stable, 100 - row.candidate_percent))
+    """Of new requests, by the plan in force; the candidate's part first."""
+    parts = sorted(
+        ((int(number), percent) for number, percent in row.weights.items()),
+        key=lambda part: (part[0] != row.candidate, part[0] != row.stable, part[0]),
+    )
     return [
         {
             "id": str(number),

@@ -31,8 +31,14 @@ def outcome_cells(row: RolloutRow, events: Sequence[RolloutEventRow]) -> Tree:
         "has_outcome": bool(title),
         "outcome_tone": tone,
         "outcome_title": title,
-        "outcome_words": words if cause in words else f"{cause} {words}",
+        "outcome_words": _join(cause, words),
     }
+
+
+def _join(cause: str, words: str) -> str:
+    if cause in words:
+        return words
+    return cause if words in cause else f"{cause} {words}"
 
 
 def _find_cause(events: Sequence[RolloutEventRow]) -> str:
@@ -45,6 +51,12 @@ def _outcome(row: RolloutRow) -> tuple[str, str, str]:
     names = {"candidate": row.candidate, "stable": row.stable, "model": row.model, "plan": row.base_plan}
     if row.phase == "promoted":
         title = _("Release %(candidate)d is promoted") % names
+        if row.plan_in_force != row.plan:
+            words = _(
+                "Plan %(now)s has been put in force since: release %(candidate)d has %(percent)d %% of %(model)s now."
+            )
+            now = {"now": row.plan_in_force, "percent": row.candidate_percent}
+            return tones.WARN, _("Release %(candidate)d was promoted") % names, words % (names | now)
         words = _(
             "It has all traffic of %(model)s. Release %(stable)d still has its replicas until you scale it down: as "
             "long as they are warm, putting plan %(plan)d back takes effect at once."
