@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from django.db import transaction
 from django.db.models.functions import Coalesce
@@ -81,6 +81,9 @@ def roll_back_locked(
     if not accept_outage:
         _refuse_nobody(model, current, target)
     wish = wish_of(target, comment=f"Rollback from plan {current.number} to plan {target.number}")
+    if wish.lanes:
+        kept = set(model.lanes.values_list("name", flat=True))
+        wish = replace(wish, lanes={lane: weights for lane, weights in wish.lanes.items() if lane in kept})
     plan, table = put_in_force(model, wish, actor=actor, rollback_of=target.number)
     record(
         actor,

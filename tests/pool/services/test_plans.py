@@ -252,3 +252,14 @@ def test_a_later_plan_goes_back_to_the_promoted_one_and_not_to_a_step() -> None:
 
     assert Plan.objects.count() == 5
     assert roll_back(world.model.name, to_plan=None, actor=ACTOR)[0].rollback_of == 3
+
+
+def test_an_older_plan_comes_back_without_the_lanes_that_are_gone() -> None:
+    world = make_world(releases=2)
+    set_plan(world.model.name, PlanWish({1: 100}, lanes={"short": {1: 100}, "long": {1: 100}}), actor=ACTOR)
+    set_plan(world.model.name, PlanWish({2: 100}), actor=ACTOR)
+    world.model.lanes.filter(name="short").delete()
+
+    plan, _ = roll_back(world.model.name, to_plan=1, actor=ACTOR)
+
+    assert plan.lanes == {"long": {"1": 100}}
