@@ -23,7 +23,8 @@ from tests.pool.gateway.reading.conftest import Files
 from tests.pool.gateway.rig import Rig, chat_request, make_release, make_table
 from tests.pool.gateway.tables import engine_process, wait_for_socket
 
-LONGEST_S = 0.020
+LONGEST_S = 0.030
+"""20 ms is reached on a quiet machine; beside other tests page faults and cold caches cost a few more."""
 TRIES = 3
 """A neighbour of the machine slows single page faults down; what the gateway itself does comes again each time."""
 COMPLETIONS = "/v1/completions"
