@@ -38,8 +38,9 @@ async def pack(rig: Rig) -> AsyncIterator[Pack]:
 
 
 # 5 % a minute, and as much again and more for when answers are seen here: in a minute of 4 s, a tenth of a second that
-# an answer comes late weighs as much as 1.5 s would, or 2.5 s where much else runs.
+# an answer comes late weighs as much as 1.5 s would.
 SLACK = 1.15
+# Each taking the whole would be 3.0; a second of not knowing grows where much else runs.
 CUT_SLACK = 1.7
 
 
