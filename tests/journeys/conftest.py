@@ -32,6 +32,18 @@ def sluice(shared_installation: Installed) -> Installed:
     return shared_installation
 
 
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """A rollout leaves releases behind, so that this has an installation to itself."""
+    installed = make_installed(tmp_path_factory.mktemp("rollout") / "var")
+    try:
+        installed.up("--engine", "sim")
+        wait_until(lambda: phases_in(installed.get("status/")) == ["ready"], limit_s=60, what="release 1")
+        yield installed
+    finally:
+        remove(installed)
+
+
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     """With a real vLLM and no model yet."""

@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
-import pytest
-
-from tests.journeys.installation import Installed, make_installed, phases_in, remove, send, wait_until
+from tests.journeys.installation import Installed, send, wait_until
 from tests.journeys.rollouts import add_release, list_phases, read_phase, start, under_load, wait_phase
 
 MODEL = "smollm2"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """A rollout leaves releases behind, so that this has an installation to itself."""
-    installed = make_installed(tmp_path_factory.mktemp("rollout") / "var")
-    try:
-        installed.up("--engine", "sim")
-        wait_until(lambda: phases_in(installed.get("status/")) == ["ready"], limit_s=60, what="release 1")
-        yield installed
-    finally:
-        remove(installed)
 
 
 def kill_control(installed: Installed) -> None:

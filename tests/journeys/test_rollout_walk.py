@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.browser.conftest import CHROMIUM, FLAGS
-from tests.journeys.installation import Installed, make_installed, phases_in, remove, wait_until
+from tests.journeys.installation import Installed, wait_until
 from tests.journeys.rollouts import Load, add_release, under_load
 
 MODEL = "smollm2"
@@ -36,17 +36,6 @@ pytestmark = [
         not Path(CHROMIUM).exists() and os.environ.get("CI") != "true", reason=f"no Chromium at {CHROMIUM}"
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    installed = make_installed(tmp_path_factory.mktemp("walk") / "var")
-    try:
-        installed.up("--engine", "sim")
-        wait_until(lambda: phases_in(installed.get("status/")) == ["ready"], limit_s=60, what="release 1")
-        yield installed
-    finally:
-        remove(installed)
 
 
 @pytest.fixture
